@@ -1,0 +1,42 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+help:  ## Show the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -U pip
+
+setup: $(BIN)/python  ## Install meshscope and everything the tests need into .venv
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev,pandas]'
+
+test: setup  ## Run lint, types and all tests but the slow ones (what CI runs)
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-all: setup  ## Run every test, the slow ones too
+	$(BIN)/python -m pytest
+
+lint: setup  ## Lint, format check, types, layering
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
+
+format: setup  ## Format the code
+	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+docs: setup  ## Regenerate the generated documentation pages
+	$(BIN)/python -m tests.tools.docs
+
+golden: setup  ## Rewrite the golden files after an intended change
+	$(BIN)/python -m tests.tools.corpus_table --write
+
+samples: setup  ## Remake sample_traces/ with the simulator
+	$(BIN)/python -m tests.tools.samples
+
+bench: setup  ## Print the benchmark table (ratios in one run)
+	$(BIN)/python benchmarks/run.py
+
+.PHONY: help setup test test-all lint format docs golden samples bench
