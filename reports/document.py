@@ -91,32 +91,10 @@ def build_document(
         "moe": None,
         "memory": None,
         "findings": [_finding(f) for f in _by_worth(outcomes)],
-        "per_rank": [
-            {
-                "rank": r.rank,
-                "lane": r.lane,
-                "steps_kept": r.steps_kept,
-                "exposed_comm_pct": r.exposed_comm_pct,
-                "step": _budget(r.budget),
-            }
-            for r in sorted(m.per_rank, key=lambda r: (r.rank, r.lane))
-        ],
-        "gates": [
-            {
-                "gate": g.gate,
-                "limit": g.limit,
-                "value": g.value,
-                "unit": g.unit,
-                "passed": g.passed,
-                "reason": g.reason,
-            }
-            for g in gates
-        ],
+        "per_rank": _per_rank(m),
+        "gates": _gates(gates),
         "coverage": _coverage(m),
-        "rules": [
-            {"rule": o.rule, "name": o.name, "verdict": o.verdict, "reason": o.reason}
-            for o in sorted(outcomes, key=lambda o: o.rule)
-        ],
+        "rules": _rules(outcomes),
         "steps": _steps(m),
         "conflicts": m.conflicts,
         "null_reasons": _sorted({**NOT_MEASURED, **m.null_reasons}),
@@ -124,6 +102,45 @@ def build_document(
     }
     plain: dict[str, Any] = _plain(document, "document")
     return plain
+
+
+def with_gates(document: Document, gates: Sequence[GateResult]) -> dict[str, Any]:
+    """The document with these gate results, which are evaluated on the document itself."""
+    return {**document, "gates": _plain(_gates(gates), "gates")}
+
+
+def _gates(gates: Sequence[GateResult]) -> list[dict[str, Any]]:
+    return [
+        {
+            "gate": g.gate,
+            "limit": g.limit,
+            "value": g.value,
+            "unit": g.unit,
+            "passed": g.passed,
+            "reason": g.reason,
+        }
+        for g in gates
+    ]
+
+
+def _rules(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
+    return [
+        {"rule": o.rule, "name": o.name, "verdict": o.verdict, "reason": o.reason}
+        for o in sorted(outcomes, key=lambda o: o.rule)
+    ]
+
+
+def _per_rank(m: Measurements) -> list[dict[str, Any]]:
+    return [
+        {
+            "rank": r.rank,
+            "lane": r.lane,
+            "steps_kept": r.steps_kept,
+            "exposed_comm_pct": r.exposed_comm_pct,
+            "step": _budget(r.budget),
+        }
+        for r in sorted(m.per_rank, key=lambda r: (r.rank, r.lane))
+    ]
 
 
 def _job(m: Measurements) -> dict[str, Any]:
