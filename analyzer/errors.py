@@ -42,6 +42,10 @@ class InputError(MeshscopeError):
     """A trace file cannot be used: missing, empty, not a trace, wrong kind of file."""
 
 
+class NotATraceError(InputError):
+    """A sound file of another kind: left out of a directory without alarm."""
+
+
 class DuplicateRankError(InputError):
     """Two files claim the same rank."""
 

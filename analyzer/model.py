@@ -163,10 +163,14 @@ class RankTrace:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """An input that was not analysed, and why."""
+    """An input that was not analysed, and why.
+
+    ``bystander``: a sound file of another kind that lay in a directory; listed, never a warning.
+    """
 
     path: str
     reason: str
+    bystander: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from reports.verdict import verdict
 
 MAX_WIDTH = 110
 MAX_RANKS = 5
-MAX_EVIDENCE = 3
+MAX_EVIDENCE = 1
 INDENT = 8
 
 STYLES: Mapping[str, str] = {
@@ -107,14 +107,14 @@ def _axes(document: Mapping[str, Any], console: Console) -> None:
     ms = text.Milliseconds([axis["comm_ns"] for axis in axes.values()])
     _heading(console, "Communication per axis and step")
     table = _table(
-        ("axis", "left"),
+        ("axis", "whole"),
         ("size", "right"),
         ("count", "right"),
         ("bytes", "right"),
         ("comm\nms", "right"),
         ("exposed\nms", "right"),
         ("hidden", "right"),
-        ("must expose\nms", "right"),
+        ("must\nexpose", "right"),
         ("evidence", "left"),
     )
     for name, axis in axes.items():
@@ -189,7 +189,8 @@ def _finding_lines(
     finding: Mapping[str, Any], document: Mapping[str, Any], width: int
 ) -> list[Text]:
     facts = view.finding_facts(finding, document)
-    lines = [Text(", ".join(f"{name} {value}" for name, value in facts))]
+    lines = [Text(text.visible(finding["advice"]))] if finding["advice"] else []
+    lines.append(Text(", ".join(f"{name} {value}" for name, value in facts), style="dim"))
     for row in finding["evidence"][:MAX_EVIDENCE]:
         at = f"rank {row['rank']} at {row['start_ns'] / 1e6:,.3f} ms, "
         at += f"{text.duration(row['dur_ns'])}: "
@@ -198,8 +199,6 @@ def _finding_lines(
     rest = len(finding["evidence"]) - MAX_EVIDENCE
     if rest > 0:
         lines.append(Text(f"and {rest} more", style="dim"))
-    if finding["advice"]:
-        lines.append(Text(text.visible(finding["advice"])))
     return lines
 
 
@@ -227,5 +226,5 @@ def _table(*columns: tuple[str, str]) -> Table:
         if side == "right":
             table.add_column(name, justify="right", no_wrap=True)
         else:
-            table.add_column(name, overflow="fold")
+            table.add_column(name, overflow="fold", no_wrap=side == "whole")
     return table

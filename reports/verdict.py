@@ -133,7 +133,7 @@ def _next(document: Mapping[str, Any]) -> tuple[str, str]:
     best = findings[0]
     advice = visible(best["advice"] or best["title"])
     if best["severity"] == "info":
-        advice = f"No defect found. What costs most: {visible(best['title'])}. {advice}"
+        advice = f"No defect found. The most there is to gain: {visible(best['title'])}. {advice}"
     return advice, worth(best, document)
 
 

@@ -32,7 +32,7 @@ def coverage_caveats(coverage: Coverage) -> list[str]:
     if world_size is not None and (missing := set(range(world_size)) - set(coverage.ranks_seen)):
         found.append(f"{len(missing)} of {world_size} ranks have no trace: {compact(missing)}")
     found += [f"{path} is cut off; complete events were kept" for path in coverage.truncated_inputs]
-    found += [f"{left.path} was left out: {left.reason}" for left in coverage.left_out]
+    found += [f"{left.path} was left out: {left.reason}" for left in coverage.missed_inputs]
     for what, counts in (
         ("dropped", coverage.dropped_events),
         ("repaired", coverage.repaired_events),

@@ -28,6 +28,11 @@ class Coverage:
     left_out: tuple[LeftOut, ...] = ()
 
     @property
+    def missed_inputs(self) -> tuple[LeftOut, ...]:
+        """Inputs that should have been analysed: all left out but bystanders of other kinds."""
+        return tuple(item for item in self.left_out if not item.bystander)
+
+    @property
     def device_figures_ok(self) -> bool:
         """False when most steps hold no device event: no device figure may then be given."""
         seen = self.steps_with_device_events

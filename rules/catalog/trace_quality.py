@@ -115,7 +115,7 @@ def _labels(m: Measurements, o: Options) -> Iterator[Weakness]:
 
 
 def _inputs(m: Measurements) -> Iterator[Weakness]:
-    cut, left_out = m.coverage.truncated_inputs, m.coverage.left_out
+    cut, left_out = m.coverage.truncated_inputs, m.coverage.missed_inputs
     if cut:
         advice = f"Only complete events were read; no gate passes on this. {_some(cut)}"
         yield Weakness(f"Input files cut off: {len(cut)}", len(cut), "files", advice)

@@ -80,7 +80,7 @@ def test_next_is_the_first_finding_and_its_worth(full: dict[str, Any]) -> None:
 def test_info_findings_are_stated_not_demanded(full: dict[str, Any]) -> None:
     infos = [f for f in full["findings"] if f["severity"] == "info"]
     card = verdict(full | {"findings": infos})
-    assert card.action.startswith("No defect found. What costs most: Tensor-parallel")
+    assert card.action.startswith("No defect found. The most there is to gain: Tensor-parallel")
     assert verdict(full | {"findings": []}).action.startswith("Nothing to fix")
 
 
