@@ -38,6 +38,8 @@ class Options:
     rules: RuleSettings | None = None
     gates: tuple[Gate, ...] = ()
     fail_on: Severity | None = None
+    timeline: bool = True
+    """Collect the slices an HTML report shows; without one that is time and memory for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Analysis:
     outcomes: tuple[Outcome, ...]
     gates: tuple[GateResult, ...]
     document: dict[str, Any]
-    timeline: Timeline
+    timeline: Timeline | None
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -114,7 +116,7 @@ def analyze(
     measurements = measure_job(labeled, job, expect=strategy, mesh=stated_mesh)
     settings = chosen.rules or RuleSettings()
     outcomes = run(measurements, settings=settings.options, levels=settings.levels)
-    timeline = _timeline(labeled, measurements, outcomes)
+    timeline = _timeline(labeled, measurements, outcomes) if chosen.timeline else None
     document = build_document(measurements, outcomes, (), timeline=timeline)
     gates = evaluate(chosen.gates, document)
     if chosen.fail_on is not None:

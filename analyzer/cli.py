@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,7 +118,9 @@ def analyze_command(
     mesh: Annotated[
         str | None, typer.Option(help="Device mesh, outermost first: pp=2,dp_shard=4,tp=2.")
     ] = None,
-    rank: Annotated[int | None, typer.Option(help="Rank of a single trace without one.")] = None,
+    rank: Annotated[
+        int | None, typer.Option(min=0, max=2**20, help="Rank of a single trace without one.")
+    ] = None,
     json_path: Annotated[
         str | None, typer.Option("--json", help="Write the result as JSON; - for stdout.")
     ] = None,
@@ -161,6 +164,7 @@ def analyze_command(
         "max_bubble": max_bubble, "gate": gate, "fail_on": fail_on,
     }  # fmt: skip
     options = _options(flags, config, no_config=no_config)
+    options = replace(options, timeline=html_path is not None)
     with _progress(enabled=not quiet) as progress:
         result = analyze(
             paths, options=options, cache=None if no_cache else Cache(), progress=progress

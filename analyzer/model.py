@@ -131,7 +131,7 @@ class TraceMeta:
     world_size: int | None = None
     backend: str = ""  # nccl, gloo, hccl, ...
     device_names: tuple[str, ...] = ()
-    device_kind: str = "cpu"  # gpu, cpu, npu, mtia
+    device_kind: str = "cpu"  # gpu, cpu, npu, mtia, tpu
     producer: str = "pytorch"
     base_ns: int = 0  # Unix time of ts = 0; added to the tables' times already
     host: str = ""

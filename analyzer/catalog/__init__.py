@@ -7,13 +7,53 @@ cheap; regular expressions are meant for *distinct* names, never for a column of
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
+
+from analyzer.catalog.devices import (
+    Benchmark,
+    Device,
+    Sourced,
+    benchmarks,
+    device_keys,
+    find_device,
+)
+from analyzer.catalog.files import load
+
+__all__ = [
+    "Benchmark",
+    "Device",
+    "GroupRow",
+    "KernelMatch",
+    "KernelRow",
+    "OpRow",
+    "RangeRow",
+    "Sourced",
+    "StrategyAxis",
+    "StrategyRow",
+    "benchmarks",
+    "canonical_op",
+    "described_axis",
+    "device_keys",
+    "dtype_bytes",
+    "find_device",
+    "group_rows",
+    "host_collective",
+    "is_fused_host_op",
+    "is_pseudo_op",
+    "kernel_rows",
+    "match_kernel",
+    "models",
+    "op_family",
+    "range_rows",
+    "ranged_axis",
+    "readable",
+    "size_rule",
+    "strategies",
+]
 
 # ---- kernels -----------------------------------------------------------------------------------
 
@@ -55,7 +95,7 @@ def kernel_rows() -> tuple[KernelRow, ...]:
             axis=row.get("axis"),
             examples=tuple(row["examples"]),
         )
-        for row in _load("kernels")["kernel"]
+        for row in load("kernels")["kernel"]
     )
 
 
@@ -105,7 +145,7 @@ def canonical_op(name: str) -> str | None:
 @cache
 def is_pseudo_op(name: str) -> bool:
     """True for names that look like a collective but move nothing (``wait``)."""
-    return _reduced(name) in _load("ops")["pseudo"]
+    return _reduced(name) in load("ops")["pseudo"]
 
 
 @cache
@@ -116,7 +156,7 @@ def host_collective(name: str) -> str | None:
     ``symm_mem::one_shot_all_reduce``): an unqualified ``gather`` may be anything.
     """
     space, separator, _ = name.rpartition("::" if "::" in name else ":")
-    if not separator or space not in _load("ops")["hosts"]["namespaces"]:
+    if not separator or space not in load("ops")["hosts"]["namespaces"]:
         return None
     return canonical_op(name)
 
@@ -124,20 +164,20 @@ def host_collective(name: str) -> str | None:
 @cache
 def is_fused_host_op(name: str) -> bool:
     """True for host operators that compute and communicate in one (async tensor parallel)."""
-    return name.rsplit("::", 1)[-1].rstrip("_") in _load("ops")["hosts"]["fused"]
+    return name.rsplit("::", 1)[-1].rstrip("_") in load("ops")["hosts"]["fused"]
 
 
 @cache
 def op_family(name: str) -> str | None:
     """Family of the compute kernels a host operator launches, None when its name does not tell."""
-    patterns: Mapping[str, str] = _load("ops")["families"]
+    patterns: Mapping[str, str] = load("ops")["families"]
     return next((family for family, pattern in patterns.items() if re.search(pattern, name)), None)
 
 
 @cache
 def size_rule(op: str) -> str | None:
     """Which element count makes a message size S: in, out or max (nccl-tests convention)."""
-    rule: str | None = _load("ops")["size"].get(op)
+    rule: str | None = load("ops")["size"].get(op)
     return rule
 
 
@@ -145,13 +185,13 @@ def size_rule(op: str) -> str | None:
 def dtype_bytes(name: str) -> int | None:
     """Bytes an element of a dtype as written, None when unknown."""
     text = re.sub(r"^(c10::|torch\.|at::|datatype\.)+", "", name.strip().lower())
-    size: int | None = _load("dtypes")["bytes"].get(text)
+    size: int | None = load("dtypes")["bytes"].get(text)
     return size
 
 
 @cache
 def _spellings() -> Mapping[str, str]:
-    table: Mapping[str, list[str]] = _load("ops")["ops"]
+    table: Mapping[str, list[str]] = load("ops")["ops"]
     return {spelling: op for op, spellings in table.items() for spelling in spellings}
 
 
@@ -185,7 +225,7 @@ def group_rows() -> tuple[GroupRow, ...]:
             row["framework"],
             tuple(row["examples"]),
         )
-        for row in _load("groups")["group"]
+        for row in load("groups")["group"]
     )
 
 
@@ -222,7 +262,7 @@ def range_rows() -> tuple[RangeRow, ...]:
             row["axis"],
             tuple((name, op) for name, op in row["examples"]),
         )
-        for row in _load("groups")["range"]
+        for row in load("groups")["range"]
     )
 
 
@@ -273,7 +313,7 @@ class StrategyRow:
 def strategies() -> Mapping[str, StrategyRow]:
     """Strategy word (aliases included) -> row, in the order of the file."""
     table: dict[str, StrategyRow] = {}
-    for row in _load("strategies")["strategy"]:
+    for row in load("strategies")["strategy"]:
         axes = tuple(
             StrategyAxis(
                 axis["axis"],
@@ -287,73 +327,12 @@ def strategies() -> Mapping[str, StrategyRow]:
     return MappingProxyType(table)
 
 
-# ---- devices -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Sourced:
-    """A number with where it was read and when."""
-
-    value: float
-    source: str
-    as_of: str
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """One row of ``hardware.toml``; units there. A missing number is None, never derived."""
-
-    name: str
-    memory_gb: Sourced | None = None
-    memory_gbps: Sourced | None = None
-    scale_up_gbps: Sourced | None = None
-    scale_out_gbps: Sourced | None = None
-    peak_tflops: Mapping[str, Sourced] = field(default_factory=dict)
-    note: str = ""
-
-
-@cache
-def find_device(name: str) -> Device | None:
-    """The device a framework's name means, None when it is not in the table."""
-    for row in _load("hardware")["device"]:
-        if re.search(row["match"], name, re.IGNORECASE):
-            return _device(row)
-    return None
-
-
-def _device(row: Mapping[str, Any]) -> Device:
-    sources = _load("hardware")["sources"]
-
-    def sourced(cell: Mapping[str, Any] | None) -> Sourced | None:
-        if cell is None:
-            return None
-        source = sources[cell["source"]]
-        return Sourced(float(cell["value"]), source["title"], source["as_of"])
-
-    peaks = {dtype: sourced(cell) for dtype, cell in row["peak_tflops"].items()}
-    return Device(
-        name=row["name"],
-        memory_gb=sourced(row.get("memory_gb")),
-        memory_gbps=sourced(row.get("memory_gbps")),
-        scale_up_gbps=sourced(row.get("scale_up_gbps")),
-        scale_out_gbps=sourced(row.get("scale_out_gbps")),
-        peak_tflops={dtype: peak for dtype, peak in peaks.items() if peak is not None},
-        note=row.get("note", ""),
-    )
-
-
 # ---- models ------------------------------------------------------------------------------------
 
 
 @cache
 def models() -> Mapping[str, Mapping[str, Any]]:
     """Model name (aliases included) -> its row of ``models.toml``."""
-    rows = _load("models")
+    rows = load("models")
     aliased = {alias: row for row in rows.values() for alias in row.get("aliases", ())}
     return MappingProxyType({**aliased, **rows})
-
-
-@cache
-def _load(stem: str) -> Mapping[str, Any]:
-    text = files(__package__).joinpath(f"{stem}.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)

@@ -32,6 +32,7 @@ COMM_OP = r"^_?c10d(_functional)?(_autograd)?::"
 COMPUTE_OP = r"^aten::"
 RUNS_AS = {"reduce_scatter": "all_reduce", "all_to_allv": "all_to_all"}
 TWO_SIDED = ("all_gather", "reduce_scatter", "all_to_all", "all_to_allv")
+NO_THREAD = -1  # of an event whose thread id is damaged
 PEER_ARGUMENT = 2  # c10d::send(tensors, group, dst, tag), c10d::recv_(tensors, group, src, tag)
 SPLIT_ARGUMENTS = (3, 4)  # c10d::alltoall_base_(out, in, group, out splits, in splits, ...)
 
@@ -80,7 +81,7 @@ def _executed(trace: RankTrace) -> pl.DataFrame:
         "start_ns",
         "end_ns",
         pl.col("name").cast(pl.String),
-        pl.col("tid").alias("stream"),
+        pl.col("tid").fill_null(NO_THREAD).alias("stream"),
         pl.col("pid").alias("host_pid"),
     ).with_columns(
         pl.Series("runs_as", [catalog.canonical_op(name) for name in names], dtype=pl.String),
