@@ -23,7 +23,8 @@ def innermost(intervals: pl.DataFrame, points: pl.DataFrame) -> IntArray:
     """
     found = np.full(points.height, OUTSIDE, dtype=np.int64)
     asked = points.with_row_index("_point").drop_nulls(["at_ns", "tid"])
-    usable = intervals.with_row_index("_row").drop_nulls(["start_ns", "end_ns", "tid"])
+    needed = intervals.select("start_ns", "end_ns", "pid", "tid").with_row_index("_row")
+    usable = needed.drop_nulls(["start_ns", "end_ns", "tid"])
     if asked.is_empty() or usable.is_empty():
         return found
     usable, asked = _one_clock(usable, asked)
