@@ -28,15 +28,12 @@ format: setup  ## Format the code
 	$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
 docs: setup  ## Regenerate the generated documentation pages
-	$(BIN)/python -m tests.tools.docs
+	$(BIN)/python tests/tools/docs.py
 
 golden: setup  ## Rewrite the golden files after an intended change
-	$(BIN)/python -m tests.tools.corpus_table --write
-
-samples: setup  ## Remake sample_traces/ with the simulator
-	$(BIN)/python -m tests.tools.samples
+	$(BIN)/python tests/tools/corpus_table.py --write
 
 bench: setup  ## Print the benchmark table (ratios in one run)
 	$(BIN)/python benchmarks/run.py
 
-.PHONY: help setup test test-all lint format docs golden samples bench
+.PHONY: help setup test test-all lint format docs golden bench
