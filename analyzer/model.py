@@ -242,6 +242,7 @@ class Finding:
     evidence: tuple[EvidenceRow, ...] = ()
     advice: str = ""
     doc: str = ""
+    explained_by: tuple[str, ...] = ()  # rules that name the cause of the same lost time
 
 
 @dataclass(frozen=True, slots=True)

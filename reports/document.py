@@ -241,18 +241,31 @@ def _by_worth(outcomes: Sequence[Outcome]) -> list[Finding]:
     An error without a time worth comes first: it says that the job or the figures are not what
     they are taken for, which outranks any saving computed from them.
     """
+    findings = [f for outcome in outcomes for f in outcome.findings]
 
     def key(finding: Finding) -> tuple[bool, bool, int, int, str]:
         unvalued_error = finding.severity is Severity.ERROR and finding.savings_ns is None
         return (
             finding.severity is Severity.INFO,
             not unvalued_error,
-            -(finding.savings_ns or 0),
+            -_rank_worth(finding, findings),
             -SEVERITY_RANK[finding.severity],
             finding.rule,
         )
 
-    return sorted((f for outcome in outcomes for f in outcome.findings), key=key)
+    return sorted(findings, key=key)
+
+
+def _rank_worth(finding: Finding, findings: Sequence[Finding]) -> int:
+    """What a finding is worth for the order: a symptom stands behind the causes of most of it."""
+    worth = finding.savings_ns or 0
+    of_causes = [
+        f.savings_ns or 0
+        for f in findings
+        if f.axis == finding.axis and f.rule in finding.explained_by
+    ]
+    cause = max(of_causes, default=0)
+    return min(worth, cause - 1) if 2 * cause >= worth else worth
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
@@ -272,6 +285,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "evidence": [_evidence(row) for row in finding.evidence],
         "advice": finding.advice,
         "doc": finding.doc,
+        "explained_by": finding.explained_by,
     }
 
 

@@ -90,6 +90,8 @@ def finding_facts(finding: Mapping[str, Any], document: Mapping[str, Any]) -> li
     ]
     if finding["axis"]:
         facts.append(("axis", visible(finding["axis"])))
+    if finding.get("explained_by"):
+        facts.append(("explained by", ", ".join(map(visible, finding["explained_by"]))))
     if finding["ranks"]:
         facts.append(("on", ranks_phrase(finding["ranks"])))
     return facts

@@ -48,7 +48,30 @@ def run(
         )
         for rule in registry.rules
     ]
-    return (*outcomes, *registry.broken)
+    return (*_with_causes(outcomes, registry), *registry.broken)
+
+
+def _with_causes(outcomes: list[Outcome], registry: Registry) -> list[Outcome]:
+    """Tell each finding of a symptom rule which other rules explain its lost time."""
+    symptoms = {rule.code for rule in registry.rules if rule.symptom}
+    causes = [
+        finding
+        for outcome in outcomes
+        if outcome.rule not in symptoms
+        for finding in outcome.findings
+        if finding.axis is not None and finding.savings_ns
+    ]
+
+    def explained(finding: Finding) -> Finding:
+        by = sorted({cause.rule for cause in causes if cause.axis == finding.axis})
+        return replace(finding, explained_by=tuple(by))
+
+    return [
+        replace(outcome, findings=tuple(map(explained, outcome.findings)))
+        if outcome.rule in symptoms
+        else outcome
+        for outcome in outcomes
+    ]
 
 
 def _run_one(

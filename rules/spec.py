@@ -64,6 +64,8 @@ class Rule(Generic[OptionsT]):
         options: frozen dataclass whose fields are made by :func:`option`, all with defaults.
         check: yields the findings; reads nothing but its two arguments.
         since: first version that has the rule.
+        symptom: it measures lost time that other rules may explain, so that its findings and
+            theirs on the same axis must not be added up.
     """
 
     code: str
@@ -75,6 +77,7 @@ class Rule(Generic[OptionsT]):
     options: type[OptionsT]
     check: Callable[[Measurements, OptionsT], Iterator[Finding]]
     since: str
+    symptom: bool = False
 
     @property
     def doc(self) -> str:

@@ -154,4 +154,5 @@ RULE = Rule(
     options=ShareOptions,
     check=check,
     since="0.1",
+    symptom=True,
 )

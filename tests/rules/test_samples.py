@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from analyzer.api import analyze
 from analyzer.label import label_job
 from analyzer.measure import measure_job
 from analyzer.measure.results import Measurements
@@ -176,3 +177,12 @@ def test_other_healthy_strategies_get_no_warning(tmp_path: Path, strategy: str) 
     mesh = {"hsdp": {"dp_replicate": 2, "dp_shard": 2}, "tp": {"tp": 2}}[strategy]
     _, outcomes = simulated(tmp_path, strategy, **mesh)
     assert bad(outcomes) == {}
+
+
+def test_a_symptom_names_the_rules_that_explain_it() -> None:
+    result = analyze(SAMPLES / "fsdp_tp_no_prefetch", expect="fsdp_tp")
+    by_rule = {(f["rule"], f["axis"]): f for f in result.document["findings"]}
+    assert by_rule["COM001", "dp_shard"]["explained_by"] == ["COM002"]
+    assert by_rule["COM002", "dp_shard"]["explained_by"] == []
+    # the cause is worth less than the whole symptom, and still comes first: it says what to do
+    assert result.document["findings"][0]["rule"] == "COM002"
