@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+HTA := .venv-hta/bin/python
+# Tests against HolisticTraceAnalysis run where `make hta` made its environment, else are skipped.
+export MESHSCOPE_HTA_PYTHON ?= $(wildcard $(CURDIR)/$(HTA))
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -12,6 +15,13 @@ $(BIN)/python:
 
 setup: $(BIN)/python  ## Install meshscope and everything the tests need into .venv
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev,pandas]'
+
+hta: $(HTA)  ## Install HolisticTraceAnalysis into .venv-hta, for the tests that compare with it
+
+$(HTA):
+	$(PYTHON) -m venv .venv-hta
+	.venv-hta/bin/python -m pip install -q -U pip
+	.venv-hta/bin/python -m pip install -q -c constraints.txt '.[hta]'
 
 test: setup  ## Run lint, types and all tests but the slow ones (what CI runs)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -36,4 +46,4 @@ golden: setup  ## Rewrite the golden files after an intended change
 bench: setup  ## Print the benchmark table (ratios in one run)
 	$(BIN)/python benchmarks/run.py
 
-.PHONY: help setup test test-all lint format docs golden bench
+.PHONY: help setup hta test test-all lint format docs golden bench
