@@ -120,8 +120,7 @@ def analyze(
     document = build_document(measurements, outcomes, (), timeline=timeline)
     gates = evaluate(chosen.gates, document)
     if chosen.fail_on is not None:
-        severities = [f.severity for outcome in outcomes for f in outcome.findings]
-        gates = (*gates, fail_on_gate(chosen.fail_on, severities))
+        gates = (*gates, fail_on_gate(chosen.fail_on, document))
     document = with_gates(document, gates)
     return Analysis(measurements, outcomes, gates, document, timeline)
 

@@ -6,10 +6,10 @@ so that ``analyze --help`` stays fast.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from analyzer import __version__
+from analyzer.console import printable, progress, stdout, write
 from analyzer.errors import ExitCode, MeshscopeError, UsageError
 from analyzer.interop.command import crosscheck_command
 from collectors.simulate.command import simulate_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from analyzer.api import Analysis, Options
-    from collectors import Progress
 
 app = typer.Typer(
     name="meshscope",
@@ -39,22 +37,20 @@ cache_app = typer.Typer(help="The on-disk cache of parsed traces.", no_args_is_h
 app.add_typer(cache_app, name="cache")
 
 DEFAULT_COMMAND = "analyze"
-PROGRESS_FROM_BYTES = 8 << 20
 
 
 def main() -> None:
     """Entry point of both console scripts."""
     try:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a console that lacks a character shows ?
         _check_installation()
         name = Path(sys.argv[0]).name
         prog_name = name if name == "analyze" else "meshscope"
         app(args=_with_default_command(sys.argv[1:]), prog_name=prog_name)
     except MeshscopeError as error:
         _fail(f"error: {error}", error.exit_code)
-    except BrokenPipeError:
-        # The reader (head, less) went away; nothing is wrong with the analysis.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except MemoryError:
         _fail("error: not enough memory for these inputs (give fewer ranks)", ExitCode.BAD_INPUT)
     except Exception as error:  # the last resort: one line, never a traceback
@@ -65,13 +61,8 @@ def main() -> None:
 
 
 def _fail(line: str, code: ExitCode) -> None:
-    sys.stderr.write(_printable(line) + "\n")
+    sys.stderr.write(printable(line) + "\n")
     sys.exit(int(code))
-
-
-def _printable(line: str) -> str:
-    """One line without control characters: names in traces and paths are not trusted."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
 
 
 def _with_default_command(args: list[str]) -> list[str]:
@@ -157,24 +148,32 @@ def analyze_command(
     from analyzer.api import analyze
     from collectors.cache import Cache
 
-    if json_path == "-" and markdown_path == "-":
-        raise UsageError("--json - and --markdown - both write to stdout")
+    _check_outputs(paths, [json_path, markdown_path, str(html_path) if html_path else None])
     flags = {
         "expect": expect, "mesh": mesh, "rank": rank, "max_exposed_comm": max_exposed_comm,
         "max_bubble": max_bubble, "gate": gate, "fail_on": fail_on,
     }  # fmt: skip
     options = _options(flags, config, no_config=no_config)
     options = replace(options, timeline=html_path is not None)
-    with _progress(enabled=not quiet) as progress:
-        result = analyze(
-            paths, options=options, cache=None if no_cache else Cache(), progress=progress
-        )
+    with progress(enabled=not quiet) as bar:
+        result = analyze(paths, options=options, cache=None if no_cache else Cache(), progress=bar)
     _write_outputs(result, json_path, html_path, markdown_path)
     if not quiet and "-" not in (json_path, markdown_path):
         _print_summary(result.document)
     from analyzer.gates import exit_code
 
     raise typer.Exit(int(exit_code(result.gates)))
+
+
+def _check_outputs(inputs: list[str], outputs: list[str | None]) -> None:
+    """No report may overwrite a trace or another report."""
+    used = {str(Path(path).resolve()) for path in inputs if Path(path).is_file()}
+    for output in filter(None, outputs):
+        target = output if output == "-" else str(Path(output).resolve())
+        if target in used and not Path(target).is_char_device():
+            name = "stdout" if output == "-" else output
+            raise UsageError(f"{name}: would overwrite an input or another report")
+        used.add(target)
 
 
 def _options(flags: Mapping[str, Any], config_path: Path | None, *, no_config: bool) -> Options:
@@ -213,26 +212,15 @@ def _write_outputs(
     if json_path:
         from reports.json_ import render_json
 
-        _write(json_path, render_json(result.document))
+        write(json_path, render_json(result.document))
     if markdown_path:
         from reports.markdown import render_markdown
 
-        _write(markdown_path, render_markdown(result.document))
+        write(markdown_path, render_markdown(result.document))
     if html_path:
         from reports.html import render_html
 
-        _write(str(html_path), render_html(result.document, result.timeline))
-
-
-def _write(path: str, text: str) -> None:
-    if path == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
-        return
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+        write(str(html_path), render_html(result.document, result.timeline))
 
 
 def _print_summary(document: Mapping[str, Any]) -> None:
@@ -240,36 +228,12 @@ def _print_summary(document: Mapping[str, Any]) -> None:
 
     from reports.terminal import render_terminal
 
-    render_terminal(document, Console(highlight=False))
+    class Summary(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # rich calls this while it handles the error; stdout() decides
 
-
-@contextmanager
-def _progress(*, enabled: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """A progress bar on stderr for long inputs, nothing where nobody watches."""
-    if not enabled or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn
-    from rich.progress import Progress as Bar
-    from rich.text import Text
-
-    class Name(TextColumn):
-        def render(self, task: Any) -> Text:
-            return Text(Path(str(task.fields["path"])).name)  # never parsed as markup
-
-    bar = Bar(Name(""), BarColumn(), DownloadColumn(), console=Console(stderr=True), transient=True)
-    tasks: dict[str, Any] = {}
-
-    def update(event: Progress) -> None:
-        if event.bytes_total < PROGRESS_FROM_BYTES:
-            return
-        if event.path not in tasks:
-            tasks[event.path] = bar.add_task("", total=event.bytes_total, path=event.path)
-        bar.update(tasks[event.path], completed=event.bytes_done)
-
-    with bar:
-        yield update
+    with stdout():
+        render_terminal(document, Summary(highlight=False))
 
 
 app.command(name="simulate")(simulate_command)
@@ -288,7 +252,7 @@ def render_command(
     if markdown_path:
         from reports.markdown import render_markdown
 
-        _write(markdown_path, render_markdown(document))
+        write(markdown_path, render_markdown(document))
         return
     _print_summary(document)
 
@@ -311,11 +275,13 @@ def gate_command(
     if not gates:
         raise UsageError("no gate given", "e.g. --max-exposed-comm 15%")
     results = evaluate(gates, _load_document(report))
+    lines = []
     for r in results:
         verdict = {True: "pass", False: "fail", None: "no verdict"}[r.passed]
         value = "" if r.value is None else f" (measured {r.value:.6g})"
         reason = f": {r.reason}" if r.reason else ""
-        sys.stdout.write(f"{verdict:<10} {r.gate}{value}{reason}\n")
+        lines.append(printable(f"{verdict:<10} {r.gate}{value}{reason}") + "\n")
+    write("-", "".join(lines))
     raise typer.Exit(int(exit_code(results)))
 
 
@@ -331,7 +297,18 @@ def _load_document(path: Path) -> dict[str, Any]:
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != "meshscope.analysis/1":
         raise UsageError(f"{path}: is not a meshscope result", "write one with --json")
+    missing = [key for key in _required_keys() if key not in document]
+    if missing:
+        raise UsageError(f"{path}: is not a whole meshscope result: no {missing[0]!r}")
     return dict(document)
+
+
+def _required_keys() -> list[str]:
+    import json
+
+    from reports.json_ import schema_text
+
+    return list(json.loads(schema_text())["required"])
 
 
 @app.command(name="rules")
@@ -339,8 +316,7 @@ def rules_command() -> None:
     """List the rules."""
     from rules.registry import all_rules
 
-    for rule in all_rules():
-        sys.stdout.write(f"{rule.code}  {rule.name:<34} {rule.title}\n")
+    write("-", "".join(f"{r.code}  {r.name:<34} {r.title}\n" for r in all_rules()))
 
 
 @app.command(name="explain")
@@ -351,7 +327,7 @@ def explain_command(
     from rules.docs import render
     from rules.registry import find_rule
 
-    sys.stdout.write(render(find_rule(rule)) + "\n")
+    write("-", render(find_rule(rule)) + "\n")
 
 
 @app.command(name="schema")
@@ -359,7 +335,7 @@ def schema_command() -> None:
     """Print the JSON Schema of the result document."""
     from reports.json_ import schema_text
 
-    sys.stdout.write(schema_text())
+    write("-", schema_text())
 
 
 @cache_app.command(name="clear")

@@ -2,8 +2,8 @@
 
 A gate passes, fails, or has no verdict. It never passes when what it needs was not measured: no
 kept step, truncated input, more than 5 % of device time unclassified, no communication found
-although several ranks (or the strategy) must communicate, an axis that was not seen, or missing
-ranks for a figure that compares ranks.
+although several ranks must communicate, an axis of the stated strategy that was not seen, missing
+ranks for a figure that compares ranks, or no rule that ran for a gate on findings.
 
 Grammar of ``--gate``::
 
@@ -15,6 +15,7 @@ Grammar of ``--gate``::
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analyzer.errors import ExitCode, UsageError
-from analyzer.model import SEVERITY_RANK, GateResult, Severity
+from analyzer.model import AXES, SEVERITY_RANK, GateResult, Severity, Verdict
 
 MAX_UNCLASSIFIED_PCT = 5.0
 """Above this share of unclassified device time no communication figure may pass a gate."""
@@ -40,14 +41,17 @@ _UNITS: Mapping[str, float] = {
     "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 1e3, "MB": 1e6, "GB": 1e9,
 }  # fmt: skip
 _DIMENSIONS: Mapping[str, frozenset[str]] = {
-    "_pct": frozenset({"", "%"}),
-    "_ns": frozenset({"", "ns", "us", "ms", "s"}),
+    "pct": frozenset({"", "%"}),
+    "ns": frozenset({"", "ns", "us", "ms", "s"}),
     "bytes": frozenset({"", "B", "KiB", "MiB", "GiB", "KB", "MB", "GB"}),
 }
+_PLAIN = frozenset({""})
+_WORST = "exposed_comm_pct_worst"
 _COMPARISON = re.compile(
     r"\s*([A-Za-z_][\w+.\-]*)\s*(<=|>=|==|!=|<|>)\s*([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(%|[A-Za-z]*)\s*"
 )
-_LIMIT = re.compile(r"\s*(?:([a-z_+]+)\s*=)?\s*(\d+(?:\.\d+)?)\s*%?\s*")
+_LIMIT = re.compile(r"\s*(?:([a-z_+]+)\s*=)?\s*(\d{1,9}(?:\.\d+)?)\s*%\s*")
+_AXIS_SHARE = re.compile(r"exposed_comm_pct\[([a-z_+]+)\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +87,26 @@ def parse_gate(expression: str) -> Gate:
                 "write a figure, a comparison and a number, e.g. 'axes.tp.exposed_ns <= 12ms'",
             )
         path, op, number, unit = match.groups()
-        comparisons.append(Comparison(path, op, float(number) * _unit_scale(path, unit), unit))
+        path = f"{_WORST}.pct" if path == _WORST else path
+        limit = float(number) * _unit_scale(path, unit)
+        if not math.isfinite(limit):
+            raise UsageError(f"gate {expression!r}: {number} is not a usable number")
+        comparisons.append(Comparison(path, op, limit, unit))
     return Gate(expression.strip(), tuple(comparisons))
 
 
 def _unit_scale(path: str, unit: str) -> float:
-    allowed = next((units for end, units in _DIMENSIONS.items() if path.endswith(end)), None)
-    if unit not in _UNITS or (allowed is not None and unit not in allowed):
-        known = ", ".join(sorted(u for u in (allowed or _UNITS) if u))
-        raise UsageError(f"gate on {path!r}: unit {unit!r} does not fit", f"use one of {known}")
+    """The factor from ``unit`` to the unit in the figure's name; any other unit is an error.
+
+    The name that carries the unit is the last one with a known ending: the causes and axes below
+    ``step.idle_ns`` are in ns too.
+    """
+    allowed = _PLAIN
+    for name in path.split("."):
+        allowed = _DIMENSIONS.get(name.rsplit("_", 1)[-1], allowed)
+    if unit not in allowed:
+        known = ", ".join(sorted(u for u in allowed if u)) or "a number alone"
+        raise UsageError(f"gate on {path!r}: unit {unit!r} does not fit", f"use {known}")
     return _UNITS[unit]
 
 
@@ -101,6 +116,8 @@ def exposed_comm_gate(limit: str) -> Gate:
     if match is None:
         raise UsageError(f"--max-exposed-comm {limit!r} is not understood", "write 15% or tp=8%")
     axis, number = match.groups()
+    if axis and not set(axis.split("+")) <= set(AXES):
+        raise UsageError(f"--max-exposed-comm: no axis {axis!r}", "axes: " + ", ".join(AXES))
     path = f"exposed_comm_pct[{axis}]" if axis else "exposed_comm_pct"
     text = f"max-exposed-comm {axis + '=' if axis else ''}{float(number):g}%"
     return Gate(text, (Comparison(path, "<=", float(number), "%"),))
@@ -137,14 +154,16 @@ def _evaluate_one(gate: Gate, document: Mapping[str, Any]) -> GateResult:
 
 def lookup(document: Mapping[str, Any], path: str) -> tuple[float | None, str]:
     """The numeric figure at ``path`` and, when there is none, the reason."""
-    if (match := re.fullmatch(r"exposed_comm_pct\[([a-z_+]+)\]", path)) is not None:
+    if (match := _AXIS_SHARE.fullmatch(path)) is not None:
         return _axis_share(document, match.group(1))
-    if path == "exposed_comm_pct_worst":
-        path = "exposed_comm_pct_worst.pct"
     node: Any = document
     for key in path.split("."):
-        if not isinstance(node, Mapping):
+        if node is None:
             break
+        if not isinstance(node, Mapping):
+            raise UsageError(
+                f"gate on {path!r}: there is nothing below a number", "see docs/json.md"
+            )
         if key not in node:
             if node is document:
                 known = ", ".join(sorted(k for k in document if k != "schema"))
@@ -179,9 +198,28 @@ def _why_no_verdict(document: Mapping[str, Any], path: str) -> str:
     about_comm = "comm" in path or path.startswith("axes")
     if about_comm and not document.get("axes") and _must_communicate(document):
         return "no communication was found although the job has several ranks"
+    if reason := _stated_but_unseen(document, path):
+        return reason
     if "worst" in path and _ranks_missing(coverage):
         return "ranks are missing"
     return ""
+
+
+def _stated_but_unseen(document: Mapping[str, Any], path: str) -> str:
+    """Why a figure over all axes lacks one: the user stated an axis that never communicated.
+
+    An axis of the same stated strategy that was seen can still be judged on its own.
+    """
+    over_all = path.startswith((_WORST, "step.exposed_comm")) or path == "exposed_comm_pct"
+    about_bubble = "bubble" in path
+    if not over_all and not about_bubble:
+        return ""
+    seen = {part for axis in document.get("axes") or {} for part in axis.split("+")}
+    wanted = [axis for axis in document["job"].get("expect_axes") or [] if axis not in seen]
+    wanted = [axis for axis in wanted if over_all or axis == "pp"]
+    if not wanted:
+        return ""
+    return f"no {' or '.join(wanted)} communication was found although the strategy has it"
 
 
 def _must_communicate(document: Mapping[str, Any]) -> bool:
@@ -194,12 +232,25 @@ def _ranks_missing(coverage: Mapping[str, Any]) -> bool:
     return expected is not None and len(coverage["ranks_seen"]) < expected
 
 
-def fail_on_gate(severity: Severity, severities: Iterable[Severity]) -> GateResult:
-    """The ``--fail-on`` gate: fails when a finding reaches ``severity``."""
+def fail_on_gate(severity: Severity, document: Mapping[str, Any]) -> GateResult:
+    """The ``--fail-on`` gate: fails when a finding reaches ``severity``.
+
+    Without one it passes only if rules could look: some rule gave a verdict and a step was kept.
+    """
     limit = SEVERITY_RANK[severity]
-    hits = sum(SEVERITY_RANK[s] >= limit for s in severities)
+    found = [Severity(finding["severity"]) for finding in document["findings"]]
+    hits = sum(SEVERITY_RANK[s] >= limit for s in found)
+    reason = "" if hits else _why_rules_are_blind(document)
+    passed = None if reason else hits == 0
     name = f"fail-on {severity.value}"
-    return GateResult(name, severity.value, float(hits), hits == 0, "", "findings")
+    return GateResult(name, severity.value, float(hits), passed, reason, "findings")
+
+
+def _why_rules_are_blind(document: Mapping[str, Any]) -> str:
+    looked = {Verdict.PASS, Verdict.WARN, Verdict.FAIL}
+    if not any(rule["verdict"] in looked for rule in document["rules"]):
+        return "no rule was applicable or switched on"
+    return _why_no_verdict(document, "findings")
 
 
 def exit_code(results: Iterable[GateResult]) -> ExitCode:

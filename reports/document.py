@@ -155,6 +155,9 @@ def _job(m: Measurements) -> dict[str, Any]:
         "strategy": m.strategy.text or None,
         "strategy_why": m.strategy_why,
         "expect": m.expect and m.expect.text,
+        "expect_axes": [
+            axis for axis, row in (m.expect.axes if m.expect else {}).items() if row.degree != 1
+        ],
         "host_side": m.host_side,
         "step_source": m.step_source,
         "steps_kept": _step_groups(m.steps, kept=True),

@@ -24,7 +24,9 @@ def document(**changes: Any) -> dict[str, Any]:
     """A small result document: 10 ms step, 1 ms exposed on tp, 0.5 ms on dp_shard."""
     base: dict[str, Any] = {
         "schema": "meshscope.analysis/1",
-        "job": {"world_size": 4, "expect": "fsdp_tp"},
+        "job": {"world_size": 4, "expect": "fsdp_tp", "expect_axes": ["dp_shard", "tp"]},
+        "findings": [{"severity": "info"}, {"severity": "warning"}],
+        "rules": [{"verdict": "warn"}, {"verdict": "not_applicable"}],
         "step": {
             "time_ns": 10_000_000,
             "compute_ns": 8_000_000,
@@ -58,7 +60,7 @@ def one(gate: Any, doc: dict[str, Any]) -> GateResult:
 
 @pytest.mark.parametrize(
     ("limit", "passed"),
-    [("15%", True), ("15", True), ("14.9%", False), ("tp=10%", True), ("tp=9.9%", False)],
+    [("15%", True), ("14.9%", False), ("tp=10%", True), ("tp=9.9%", False)],
 )
 def test_exposed_comm_limits(limit: str, passed: bool) -> None:
     assert one(exposed_comm_gate(limit), document()).passed is passed
@@ -108,7 +110,9 @@ def test_what_was_not_measured_never_passes(changes: dict[str, Any], reason: str
 
 
 def test_no_communication_on_one_device_passes() -> None:
-    doc = document(axes={}, exposed_comm_pct=0.0, job={"world_size": 1, "expect": None})
+    doc = document(
+        axes={}, exposed_comm_pct=0.0, job={"world_size": 1, "expect": None, "expect_axes": []}
+    )
     assert one(exposed_comm_gate("1%"), doc).passed is True
 
 
@@ -121,14 +125,18 @@ def test_missing_ranks_spoil_only_figures_that_compare_ranks() -> None:
 @pytest.mark.parametrize(
     "expression",
     ["", "exposed_comm_pct", "exposed_comm_pct <= x", "1 <= 2", "axes.tp.exposed_ns <= 3%", "__import__('os')",
-     "exposed_comm_pct <= 10ms", "nonsense <= 3"],
+     "exposed_comm_pct <= 10ms", "nonsense <= 3", "exposed_comm_pct.tp <= 99%",
+     "axes.tp.exposed_ns.x <= 1s", "axes.tp.degree <= 2GiB", "exposed_comm_pct_worst <= 1ms",
+     "exposed_comm_pct <= 1e999", "step.idle_ns.host_bound <= 3%"],
 )  # fmt: skip
 def test_bad_expressions_are_usage_errors(expression: str) -> None:
     with pytest.raises(UsageError):
         one(parse_gate(expression), document())
 
 
-@pytest.mark.parametrize("limit", ["", "x", "-3%", "tp=", "15%%"])
+@pytest.mark.parametrize(
+    "limit", ["", "x", "-3%", "tp=", "15%%", "15", "0.15", "fsdp=8%", "9" * 400 + "%"]
+)
 def test_bad_limits_are_usage_errors(limit: str) -> None:
     with pytest.raises(UsageError):
         exposed_comm_gate(limit)
@@ -148,10 +156,36 @@ def test_bubble_gate() -> None:
 
 
 def test_fail_on_counts_findings_at_or_above() -> None:
-    found = [Severity.INFO, Severity.WARNING]
-    assert fail_on_gate(Severity.WARNING, found).passed is False
-    assert fail_on_gate(Severity.ERROR, found).passed is True
-    assert fail_on_gate(Severity.INFO, []).passed is True
+    assert fail_on_gate(Severity.WARNING, document()).passed is False
+    assert fail_on_gate(Severity.ERROR, document()).passed is True
+    assert fail_on_gate(Severity.INFO, document(findings=[])).passed is True
+
+
+def test_fail_on_has_no_verdict_when_no_rule_looked() -> None:
+    blind = document(findings=[], rules=[{"verdict": "not_applicable"}])
+    assert fail_on_gate(Severity.INFO, blind).passed is None
+    unmeasured = document(findings=[], step=None)
+    assert fail_on_gate(Severity.INFO, unmeasured).passed is None
+    # a finding is a finding, whatever else could not be looked at
+    assert fail_on_gate(Severity.INFO, document(step=None)).passed is False
+
+
+@pytest.mark.parametrize(
+    ("expect_axes", "gate", "passed"),
+    [
+        (["dp_shard", "tp", "pp"], exposed_comm_gate("99%"), None),
+        (["dp_shard", "tp", "pp"], bubble_gate("99%"), None),
+        (["dp_shard", "tp", "pp"], parse_gate("step.bubble_ns <= 1s"), None),
+        (["dp_shard", "tp", "pp"], exposed_comm_gate("tp=99%"), True),
+        (["dp_shard", "tp", "cp"], bubble_gate("99%"), True),
+        (["dp_shard", "tp"], exposed_comm_gate("99%"), True),
+    ],
+)
+def test_a_stated_axis_that_never_communicated_spoils_the_totals(
+    expect_axes: list[str], gate: Any, passed: bool | None
+) -> None:
+    doc = document(job={"world_size": 8, "expect": "x", "expect_axes": expect_axes})
+    assert one(gate, doc).passed is passed
 
 
 @pytest.mark.parametrize(
