@@ -20,6 +20,7 @@ from analyzer import __version__
 from analyzer.console import printable, progress, stdout, write
 from analyzer.errors import ExitCode, MeshscopeError, UsageError
 from analyzer.interop.command import crosscheck_command
+from analyzer.plan.command import plan_command
 from collectors.simulate.command import simulate_command
 
 if TYPE_CHECKING:
@@ -98,6 +99,20 @@ def _root(
         raise typer.Exit
 
 
+ModelOption = Annotated[
+    str | None, typer.Option(help="For MFU: model name (llama3-8b) or its config.json.")
+]
+TokensOption = Annotated[
+    int | None, typer.Option(min=1, help="With --model: tokens of the whole job in a step.")
+]
+SequenceOption = Annotated[
+    int | None, typer.Option(min=1, help="With --model: tokens of a sequence.")
+]
+ConventionOption = Annotated[
+    str | None, typer.Option(help="With --model: megatron (default), palm, torchtitan or k22.")
+]
+
+
 @app.command(name="analyze")
 def analyze_command(
     paths: Annotated[
@@ -135,6 +150,10 @@ def analyze_command(
     fail_on: Annotated[
         str | None, typer.Option(help="Fail on findings at or above: info, warning, error.")
     ] = None,
+    model: ModelOption = None,
+    tokens_per_step: TokensOption = None,
+    sequence: SequenceOption = None,
+    flops_convention: ConventionOption = None,
     config: Annotated[
         Path | None, typer.Option(help="Configuration file instead of the nearest analyze.toml.")
     ] = None,
@@ -154,7 +173,10 @@ def analyze_command(
         "max_bubble": max_bubble, "gate": gate, "fail_on": fail_on,
     }  # fmt: skip
     options = _options(flags, config, no_config=no_config)
-    options = replace(options, timeline=html_path is not None)
+    options = replace(
+        options, model=model, tokens_per_step=tokens_per_step, sequence=sequence,
+        flops_convention=flops_convention, timeline=html_path is not None,
+    )  # fmt: skip
     with progress(enabled=not quiet) as bar:
         result = analyze(paths, options=options, cache=None if no_cache else Cache(), progress=bar)
     _write_outputs(result, json_path, html_path, markdown_path)
@@ -238,6 +260,7 @@ def _print_summary(document: Mapping[str, Any]) -> None:
 
 app.command(name="simulate")(simulate_command)
 app.command(name="crosscheck")(crosscheck_command)
+app.command(name="plan")(plan_command)
 
 
 @app.command(name="render")

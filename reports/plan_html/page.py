@@ -1,0 +1,85 @@
+"""The plan's page: one file without a single request; its tables are complete without script."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+from reports.html.markup import Markup, el, json_block
+from reports.html.page import asset as report_asset
+from reports.plan_html import sections
+
+NAVIGATION = (
+    ("verdict", "Recommended"),
+    ("what-if", "What if"),
+    ("meshes", "Meshes"),
+    ("strategies", "Strategies"),
+    ("conditions", "Conditions"),
+    ("checks", "Rules of thumb"),
+    ("reliability", "Over days"),
+    ("basis", "Basis"),
+)
+
+
+def render_plan_html(plan: Mapping[str, Any]) -> str:
+    """The page of a plan document, as text.
+
+    It embeds the document (``<script id="document">``, its long list of candidates cut to those the
+    page shows) and the coefficients of the charts. The policy in its head allows exactly the style
+    sheet and the script that stand in it, by hash.
+    """
+    style = report_asset("report.css") + _asset("plan.css")
+    script = _asset("plan.js")
+    links = [el("a", title, href=f"#{id_}") for id_, title in NAVIGATION]
+    kept = {**plan, "candidates": plan["candidates"][: sections.SHOWN]}
+    body = el(
+        "body",
+        el("a", "Skip to the plan", href="#verdict", class_="skip"),
+        sections.header(plan),
+        el("nav", links, aria_label="Sections"),
+        el(
+            "main",
+            sections.recommended(plan),
+            sections.what_if(plan),
+            sections.meshes(plan),
+            sections.strategies(plan),
+            sections.conditions(plan),
+            sections.checks(plan),
+            sections.reliability(plan),
+            sections.basis(plan),
+        ),
+        json_block(kept, id="document"),
+        json_block(plan["curves"], id="curves"),
+        el("script", Markup(script)),
+    )
+    head = _head(plan, style, script)
+    return f"<!doctype html>\n{el('html', head, body, lang='en')}\n"
+
+
+def _head(plan: Mapping[str, Any], style: str, script: str) -> Markup:
+    policy = (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    title = f"meshscope plan: {plan['model']['name']}, {plan['machine']['devices']} devices"
+    return el(
+        "head",
+        el("meta", charset="utf-8"),
+        el("meta", http_equiv="Content-Security-Policy", content=policy),
+        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        el("meta", name="color-scheme", content="light dark"),
+        el("title", title),
+        el("style", Markup(style)),
+    )
+
+
+def _asset(name: str) -> str:
+    return (files("reports.plan_html") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _digest(source: str) -> str:
+    digest = hashlib.sha256(source.encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
