@@ -38,6 +38,11 @@ class Options:
     rules: RuleSettings | None = None
     gates: tuple[Gate, ...] = ()
     fail_on: Severity | None = None
+    model: str | None = None
+    """Model whose FLOPs MFU counts: a known name, or the path of its config.json."""
+    tokens_per_step: int | None = None
+    sequence: int | None = None
+    flops_convention: str | None = None
     timeline: bool = True
     """Collect the slices an HTML report shows; without one that is time and memory for nothing."""
 
@@ -100,6 +105,7 @@ def analyze(
     from analyzer.gates import evaluate, fail_on_gate
     from analyzer.label import label_job
     from analyzer.measure import measure_job
+    from analyzer.measure.model_run import stated_run
     from analyzer.strategy import parse_expect, parse_mesh
     from collectors import open_job
     from reports.document import build_document, with_gates
@@ -109,11 +115,14 @@ def analyze(
     chosen = replace(chosen, expect=expect or chosen.expect, mesh=mesh or chosen.mesh)
     strategy = parse_expect(chosen.expect) if chosen.expect else None
     stated_mesh = parse_mesh(chosen.mesh) if chosen.mesh else None
+    stated = stated_run(
+        chosen.model, chosen.tokens_per_step, chosen.sequence, chosen.flops_convention
+    )
     listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
 
     job = open_job(listed, rank=chosen.rank, cache=cache, progress=progress)
     labeled = label_job(job, mesh=stated_mesh, expect=strategy)
-    measurements = measure_job(labeled, job, expect=strategy, mesh=stated_mesh)
+    measurements = measure_job(labeled, job, expect=strategy, mesh=stated_mesh, run=stated)
     settings = chosen.rules or RuleSettings()
     outcomes = run(measurements, settings=settings.options, levels=settings.levels)
     timeline = _timeline(labeled, measurements, outcomes) if chosen.timeline else None

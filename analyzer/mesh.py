@@ -49,6 +49,8 @@ class Mesh:
         real = [axis for axis, degree in self.axes.items() if degree > 1]
         first = self.coordinates(ranks[0])
         moving = [a for a in real if any(self.coordinates(r)[a] != first[a] for r in ranks)]
+        if prod(self.axes[axis] for axis in moving) != len(ranks):
+            return None
         if set(self.group(moving, ranks[0])) != set(ranks):
             return None
         if len(moving) > 1 and len(ranks) == self.size:

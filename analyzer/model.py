@@ -22,6 +22,9 @@ AXES: tuple[str, ...] = (
 UNKNOWN_AXIS = "unknown"
 WORLD_AXIS = "world"
 
+FILE_ORDER = "assumed from file order"
+"""``rank_source`` of traces that were numbered because nothing tells their ranks."""
+
 
 def axis_sort_key(axis: str) -> tuple[int, str]:
     """Order axes as :data:`AXES` lists them; joined axes sort behind their first part."""

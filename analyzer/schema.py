@@ -8,98 +8,12 @@ of a million events small).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from analyzer.table import Column, Table, check, conform, reference_page
 
-if TYPE_CHECKING:
-    import polars as pl
+__all__ = ["Column", "Table", "check", "conform"]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised whenever a table's columns change; part of the cache key."""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column. ``kind`` is one of i64, i32, f64, bool, str, list[i64]."""
-
-    name: str
-    kind: str
-    doc: str
-    null: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A named, ordered set of columns."""
-
-    name: str
-    doc: str
-    columns: tuple[Column, ...]
-
-    @property
-    def names(self) -> list[str]:
-        """Column names in order."""
-        return [c.name for c in self.columns]
-
-    def empty(self) -> pl.DataFrame:
-        """A frame with these columns and no rows."""
-        import polars as pl
-
-        return pl.DataFrame(schema={c.name: _dtype(c.kind) for c in self.columns})
-
-
-def _dtype(kind: str) -> pl.DataType:
-    import polars as pl
-
-    return {
-        "i64": pl.Int64(),
-        "i32": pl.Int32(),
-        "f64": pl.Float64(),
-        "bool": pl.Boolean(),
-        "str": pl.String(),
-        "list[i64]": pl.List(pl.Int64()),
-    }[kind]
-
-
-def conform(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
-    """Return ``frame`` with exactly the table's columns, in order.
-
-    Missing nullable columns are added as nulls and numeric columns cast; a missing required
-    column raises ``ValueError`` (a programming error, not a user's).
-    """
-    import polars as pl
-
-    exprs: list[pl.Expr] = []
-    for column in table.columns:
-        if column.name not in frame.columns:
-            if not column.null:
-                message = f"{table.name}: column {column.name!r} is missing"
-                raise ValueError(message)
-            exprs.append(pl.lit(None, dtype=_dtype(column.kind)).alias(column.name))
-        elif column.kind == "str":
-            exprs.append(pl.col(column.name))
-        else:
-            exprs.append(pl.col(column.name).cast(_dtype(column.kind)))
-    return check(frame.select(exprs), table)
-
-
-def check(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
-    """Return ``frame`` unchanged, or raise ``ValueError`` naming the first column that is off."""
-    import polars as pl
-
-    if frame.columns != table.names:
-        message = f"{table.name}: columns {frame.columns} instead of {table.names}"
-        raise ValueError(message)
-    for column in table.columns:
-        dtype = frame.schema[column.name]
-        stringlike = isinstance(dtype, (pl.String, pl.Categorical, pl.Enum))
-        if not (stringlike if column.kind == "str" else dtype == _dtype(column.kind)):
-            message = f"{table.name}.{column.name}: {dtype} instead of {column.kind}"
-            raise ValueError(message)
-        if not column.null and frame[column.name].null_count():
-            message = f"{table.name}.{column.name}: holds nulls"
-            raise ValueError(message)
-    return frame
 
 
 C = Column
@@ -128,12 +42,7 @@ COMM_ARGS = Table(
     (
         C("source", "str", "device or op: which table `event` refers to."),
         C("event", "i64", "The `event` id of the row in device or ops."),
-        C(
-            "collective",
-            "str",
-            "Collective name as written (_allgather_base, send, ...).",
-            null=True,
-        ),
+        C("collective", "str", "Name as written (_allgather_base, send, ...).", null=True),
         C("in_nelems", "i64", "Elements of this rank's input.", null=True),
         C("out_nelems", "i64", "Elements of this rank's output.", null=True),
         C("dtype", "str", "Element type as written (BFloat16, Float8_e4m3fn, ...).", null=True),
@@ -181,7 +90,7 @@ OPS = Table(
         C("fwd_tid", "i64", "Forward thread index; > 0 only in backward.", null=True),
         C("input_dims", "str", "Input Dims as raw JSON.", null=True),
         C("input_types", "str", "Input type as raw JSON.", null=True),
-        C("concrete_inputs", "str", "Concrete Inputs as raw JSON (c10d and _c10d ops).", null=True),
+        C("concrete_inputs", "str", "Concrete Inputs, raw JSON: c10d, attention, conv.", null=True),
         C("event", "i64", "Row id that comm_args.event refers to (source = op)."),
     ),
 )
@@ -245,17 +154,16 @@ ACTIVITY = Table(
         C("work", "str", "model.Work: compute, comm, fused, memcpy, memset, unknown."),
         C("family", "str", "Kernel family: gemm, attention, nccl, deepep, ...", null=True),
         C("axis", "str", "Parallel axis of comm and fused work.", null=True),
-        C(
-            "op",
-            "str",
-            "Canonical collective: all_reduce, all_gather, ... (comm, fused).",
-            null=True,
-        ),
+        C("op", "str", "Canonical collective: all_reduce, ... (comm, fused).", null=True),
         C("group", "str", "Group key: sorted ranks as `0,1,2,3`, else `name:size`.", null=True),
         C("group_size", "i64", "Members of the group.", null=True),
         C("message_bytes", "i64", "Size S by the nccl-tests convention.", null=True),
         C("dtype", "str", "Element type of a collective.", null=True),
         C("seq", "i64", "Sequence number within the group.", null=True),
+        C("group_name", "str", "Process group as this rank names it.", null=True),
+        C("src_rank", "i64", "Global rank of the sender (recv, send_recv).", null=True),
+        C("dst_rank", "i64", "Global rank of the receiver (send, send_recv).", null=True),
+        C("in_split", "str", "Elements sent to each member (all_to_allv), as written.", null=True),
         C("evidence", "str", "model.Evidence of the axis label.", null=True),
         C("confidence", "f64", "0..1, of the axis label.", null=True),
         C("phase", "str", "model.Phase."),
@@ -351,31 +259,141 @@ HOST_STEP = Table(
         C("kept", "bool", "The step counts in averages."),
         C("sync_calls", "i64", "Blocking synchronisations inside the step."),
         C("sync_ns", "i64", "Host time blocked in them."),
-        C("drain_ns", "i64", "Device idle that follows a sync until the next kernel starts."),
+        C("drain_ns", "i64", "Device idle that syncs left, at most the time they blocked."),
         C("launches", "i64", "Kernel launches."),
         C("median_lead_ns", "i64", "Median of kernel start minus launch start.", null=True),
     ),
 )
 
+MEMBER = (
+    C("rank", "i32", "Member."),
+    C("lane", "i32", "Device index."),
+    C("step", "i32", "steps.index of this rank, -1 outside every step."),
+    C("start_ns", "i64", "Start on this rank's clock."),
+    C("end_ns", "i64", "End on this rank's clock."),
+    C("event", "i64", "activity.event."),
+)
+
+INSTANCES = Table(
+    "instances",
+    "Collectives matched across ranks, one row a member that recorded it. Of point-to-point "
+    "transfers each is an instance, so a kernel that sends and receives has two rows.",
+    (
+        C("instance", "i64", "Same collective, same number."),
+        C("axis", "str", "Axis."),
+        C("op", "str", "Canonical collective of this member's event."),
+        C("group", "str", "Group key: sorted ranks."),
+        C("group_size", "i64", "Members of the group."),
+        *MEMBER,
+        C("bytes", "i64", "Size S of this member.", null=True),
+        C("seen", "i32", "Members that recorded it."),
+        C("traced", "i32", "Members whose trace was read."),
+        C("expected", "i32", "Members it had: the group's, 2 of a transfer."),
+        C("matched", "str", "How: sequence, order or time."),
+    ),
+)
+
+SPLITS = Table(
+    "splits",
+    "Wait and transfer of every instance that all members recorded on clocks that agree.",
+    (
+        C("instance", "i64", "instances.instance."),
+        C("axis", "str", "Axis."),
+        C("op", "str", "Canonical collective."),
+        C("group", "str", "Group key: sorted ranks."),
+        *MEMBER,
+        C("wait_ns", "i64", "Latest aligned start over members minus own start."),
+        C("transfer_ns", "i64", "End minus latest start, the least over members."),
+        C("late_rank", "i32", "Who started last; null where nobody is clearly last.", null=True),
+        C("late_ns", "i64", "How long after the last but one it started; 0 without late rank."),
+        C("bytes", "i64", "S of the instance: of the worst member.", null=True),
+        C("bus_bytes", "f64", "f S, f by operation and group size.", null=True),
+        C("spec_ns", "i64", "Expected time at the link's datasheet rate.", null=True),
+    ),
+)
+
+WAITS = Table(
+    "waits",
+    "Wait and transfer by rank: means per kept step of the rank.",
+    (
+        C("rank", "i32", "Rank."),
+        C("axis", "str", "Axis."),
+        C("wait_ns", "i64", "Waiting for other members, per step."),
+        C("transfer_ns", "i64", "Transfer, per step."),
+        C("caused_ns", "i64", "Longest wait of another member that this rank alone caused."),
+        C("instances", "i64", "Instances in kept steps."),
+        C("late", "i64", "Of these, how many it clearly started last."),
+    ),
+)
+
+BUSBW = Table(
+    "busbw",
+    "Bus bandwidth by size of message, against the link's roofline.",
+    (
+        C("axis", "str", "Axis."),
+        C("op", "str", "Canonical collective."),
+        C("level", "str", "Link level the groups span: node or network.", null=True),
+        C("group_size", "i64", "Members of a group."),
+        C("size_bytes", "i64", "Power of two at or below S."),
+        C("count", "i64", "Instances."),
+        C("mean_bytes", "f64", "Mean S."),
+        C("transfer_ns", "i64", "Median transfer."),
+        C("busbw_gbps", "f64", "Sum of f S over sum of transfers, decimal GB/s.", null=True),
+        C("spec_gbps", "f64", "Datasheet rate of the level, one direction.", null=True),
+        C("spec_ns", "i64", "Median expected time at the datasheet rate.", null=True),
+        C("typical_ns", "i64", "Median expected time at the rate usually reached.", null=True),
+        C("link_efficiency", "f64", "Sum of spec_ns over sum of transfers.", null=True),
+    ),
+)
+
+UNMATCHED = Table(
+    "unmatched",
+    "Communication that is in no instance all traced members recorded.",
+    (
+        C("axis", "str", "Axis."),
+        C("op", "str", "Canonical collective."),
+        C("rank", "i32", "Who recorded it."),
+        C("reason", "str", "Why it stands alone."),
+        C("count", "i64", "Events."),
+    ),
+)
+
+DESYNCHRONISED = Table(
+    "desynchronised",
+    "Calls at the same position of a group whose kinds or sizes disagree. They are never paired.",
+    (
+        C("position", "i64", "Number of the position; same position, same number."),
+        C("axis", "str", "Axis."),
+        C("group", "str", "Group key: sorted ranks."),
+        C("seq", "i64", "Sequence number, where the trace has one.", null=True),
+        *MEMBER,
+        C("op", "str", "What this member called."),
+        C("bytes", "i64", "Size S of this member.", null=True),
+    ),
+)
+
+TRAFFIC = Table(
+    "traffic",
+    "What each member of an all-to-all sent to which other, from its split sizes.",
+    (
+        C("axis", "str", "Axis."),
+        C("group", "str", "Group key: sorted ranks."),
+        C("src_rank", "i32", "Global rank of the sender."),
+        C("dst_rank", "i32", "Global rank of the receiver."),
+        C("count", "i64", "Calls."),
+        C("rows", "i64", "Sent rows (split sizes count along the first dimension)."),
+    ),
+)
+
 MEASURE_TABLES: tuple[Table, ...] = (BUDGET, AXIS_STEP, COMM_EVENTS, HOST_STEP)
-ALL_TABLES: tuple[Table, ...] = (*TRACE_TABLES, ACTIVITY, STEPS, *MEASURE_TABLES)
+CROSSRANK_TABLES: tuple[Table, ...] = (
+    INSTANCES, SPLITS, WAITS, BUSBW, UNMATCHED, DESYNCHRONISED, TRAFFIC,
+)  # fmt: skip
+ALL_TABLES: tuple[Table, ...] = (
+    *TRACE_TABLES, ACTIVITY, STEPS, *MEASURE_TABLES, *CROSSRANK_TABLES,
+)  # fmt: skip
 
 
 def to_markdown(tables: tuple[Table, ...] = ALL_TABLES) -> str:
     """The reference page ``docs/schema.md``."""
-    lines = ["# Tables", "", "Generated from `analyzer/schema.py` (`make docs`).", ""]
-    for table in tables:
-        lines += [
-            f"## {table.name}",
-            "",
-            table.doc,
-            "",
-            "| column | type | meaning |",
-            "|---|---|---|",
-        ]
-        lines += [
-            f"| `{c.name}` | {c.kind}{', null' if c.null else ''} | {c.doc} |"
-            for c in table.columns
-        ]
-        lines.append("")
-    return "\n".join(lines)
+    return reference_page(tables)

@@ -6,12 +6,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from analyzer import catalog
-from analyzer.groups import ALL_TO_ALL_OPS, P2P_OPS, GroupUse
+from analyzer.groups import ALL_TO_ALL_OPS, P2P_OPS, GroupUse, OpUse
 from analyzer.model import AxisLabel, Evidence, axis_sort_key
 
 NOTABLE_SHARE = 0.05  # of a group's bulk collectives: below, it does not characterise the group
 PLACED_SHARE = 0.15  # the same for collectives that only stand where an axis puts them
 FORWARD_SHARE = 0.25  # of an op's bulk calls: above, it is not a gradient's collective
+PARAMETER_SHARE = 0.1  # of the gradients' bytes: below, what is sent is no parameters
 SIGNATURE_CONFIDENCE = 0.6
 HINT_CONFIDENCE = 0.7
 
@@ -22,7 +23,8 @@ def signature(group: GroupUse) -> dict[str, float]:
     The surroundings of the collectives (FSDP, DDP or pipeline ranges, DTensor redistribution,
     attention, experts) count most; then kinds and phases: point-to-point is a pipeline,
     all-to-all is expert dispatch, gathers and scatters of gradients-only phases are sharded data
-    parallelism, all-reduces in forward are tensor parallelism, in backward data parallelism.
+    parallelism, all-reduces in forward are tensor parallelism, in backward data parallelism
+    (sharded where parameters come back with the optimizer).
     """
     bulk = group.bulk
     if not bulk:
@@ -63,8 +65,24 @@ def _by_kind(group: GroupUse) -> dict[str, float]:
         axis = "tp" if known and forward("reduce_scatter") else "dp_shard"
         return {axis: 0.6 if has("all_gather") else 0.45}
     if has("all_reduce") and known:
-        return {"tp": 0.55} if forward("all_reduce") else {"dp_replicate": 0.55}
+        if forward("all_reduce"):
+            return {"tp": 0.55}
+        return {"dp_shard": 0.55} if returns_parameters(group) else {"dp_replicate": 0.55}
     return {}
+
+
+def returns_parameters(group: GroupUse) -> bool:
+    """The optimizer's ranks send each other the parameters they own, beside gradient all-reduces.
+
+    That is ZeRO-1: gathers outside forward, or broadcasts with the optimizer, of the gradients'
+    order of size. Gathered losses are smaller, and the broadcasts of buffers are in forward.
+    """
+    gradients = group.ops.get("all_reduce", OpUse())
+    gathers, sent = (group.ops.get(op, OpUse()) for op in ("all_gather", "broadcast"))
+    large = PARAMETER_SHARE * gradients.nbytes
+    gathered = gathers.count > 0 and gathers.forward <= FORWARD_SHARE * gathers.count
+    owners = sent.optimizer > sent.count / 2
+    return (gathered and gathers.nbytes >= large) or (owners and sent.nbytes >= large)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,9 @@ from analyzer.model import AXES, UNKNOWN_AXIS, WORLD_AXIS, Phase
 REGATHER = 1.3
 """All-gathers per reduce-scatter above which weights are gathered again in backward (ZeRO-3): the
 first unit is kept, so that n units give 2n - 1 all-gathers and n reduce-scatters."""
+MAX_DEGREE = 2**24
+"""No axis has more ranks: larger numbers are typing errors, and need not be computed with."""
+SHOWN_CHARS = 32  # of a wrong value in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +84,8 @@ def parse_expect(text: str) -> Strategy:
     (``tp_sp``) the later one says what to expect there.
 
     Raises:
-        UsageError: an unknown word (the message lists the words), a degree below 2, or a degree on
-            a word that spans several axes.
+        UsageError: an unknown word (the message lists the words), a degree below 2 or above
+            :data:`MAX_DEGREE`, or a degree on a word that spans several axes.
     """
     parts = [part for part in re.split(r"[_+\s]+", text.strip().lower()) if part]
     if not parts:
@@ -111,9 +114,19 @@ def _word(part: str, text: str) -> tuple[catalog.StrategyRow, int | None]:
             f"--expect {text}: {word} has several axes, one degree does not say which",
             hint=f"state them with --mesh {names}",
         )
-    if int(digits) < 2:
-        raise UsageError(f"--expect {text}: the degree of {word} must be 2 or more")
-    return row, int(digits)
+    degree = _degree(digits)
+    if degree is None or degree < 2:
+        raise UsageError(f"--expect: the degree of {word} must be from 2 to {MAX_DEGREE}")
+    return row, degree
+
+
+def _degree(text: str) -> int | None:
+    """A degree as written, None where it is no number or a larger one than any axis has."""
+    digits = text.strip()
+    if not digits.isdecimal() or len(digits.lstrip("0")) > len(str(MAX_DEGREE)):
+        return None
+    degree = int(digits.lstrip("0") or "0")
+    return degree if degree <= MAX_DEGREE else None
 
 
 def _expectations(row: catalog.StrategyRow, degree: int | None) -> dict[str, AxisExpectation]:
@@ -140,7 +153,8 @@ def parse_mesh(text: str) -> dict[str, int]:
     """Parse ``pp=2,dp_shard=4,tp=2``, outermost axis first.
 
     Raises:
-        UsageError: an axis that does not exist or comes twice, or a degree below 1.
+        UsageError: an axis that does not exist or comes twice, or a degree below 1 or above
+            :data:`MAX_DEGREE`.
     """
     names = [axis for axis in AXES if axis not in (WORLD_AXIS, UNKNOWN_AXIS)]
     mesh: dict[str, int] = {}
@@ -151,9 +165,13 @@ def parse_mesh(text: str) -> dict[str, int]:
             raise UsageError(f"--mesh: unknown axis {axis!r}", hint="axes: " + ", ".join(names))
         if axis in mesh:
             raise UsageError(f"--mesh: axis {axis} is given twice")
-        if not degree.strip().isdecimal() or int(degree) < 1:
-            raise UsageError(f"--mesh: degree of {axis} must be a positive number, not {degree!r}")
-        mesh[axis] = int(degree)
+        number = _degree(degree)
+        if number is None or number < 1:
+            written = degree if len(degree) <= SHOWN_CHARS else f"{degree[:SHOWN_CHARS]}..."
+            raise UsageError(
+                f"--mesh: the degree of {axis} must be from 1 to {MAX_DEGREE}, not {written!r}"
+            )
+        mesh[axis] = number
     if not mesh:
         raise UsageError("--mesh: no axis given", hint="example: pp=2,dp_shard=4,tp=2")
     return mesh
@@ -162,12 +180,14 @@ def parse_mesh(text: str) -> dict[str, int]:
 # ---- what the trace shows -----------------------------------------------------------------------
 
 
-def infer_strategy(facts: Mapping[str, AxisFacts]) -> tuple[Strategy, str]:
+def infer_strategy(facts: Mapping[str, AxisFacts], windows: int = 1) -> tuple[Strategy, str]:
     """The strategy that the collectives on each axis show, and why.
 
     Args:
         facts: axis -> what was seen on it. Joined axes (``dp_shard+cp``) count for each part;
             ``world`` and ``unknown`` say nothing.
+        windows: (rank, device, step) windows the calls were counted over, > 0; the reason gives
+            them per step and rank.
     """
     seen: dict[str, AxisFacts] = {}
     for joined, of_axis in facts.items():
@@ -176,7 +196,7 @@ def infer_strategy(facts: Mapping[str, AxisFacts]) -> tuple[Strategy, str]:
                 seen.setdefault(axis, of_axis)
     words: list[tuple[str, str]] = []
     if "dp_shard" in seen:
-        words.append(_sharded(seen["dp_shard"], replicated="dp_replicate" in seen))
+        words.append(_sharded(seen["dp_shard"], windows, replicated="dp_replicate" in seen))
     elif "dp_replicate" in seen:
         words.append(("ddp", "gradients all-reduced over dp_replicate"))
     words += [_SIMPLE[axis](seen[axis]) for axis in _SIMPLE if axis in seen]
@@ -192,14 +212,21 @@ def infer_strategy(facts: Mapping[str, AxisFacts]) -> tuple[Strategy, str]:
     return Strategy("_".join(names), names, axes), "; ".join(why for _, why in words)
 
 
-def _sharded(facts: AxisFacts, *, replicated: bool) -> tuple[str, str]:
+def _sharded(facts: AxisFacts, windows: int, *, replicated: bool) -> tuple[str, str]:
     gathers, scatters = facts.count("all_gather"), facts.count("reduce_scatter")
     if replicated:
         return (
             "hsdp",
             "weights gathered over dp_shard, gradients also all-reduced over dp_replicate",
         )
-    ratio = f"{gathers} all-gathers, {scatters} reduce-scatters over dp_shard"
+    broadcasts, reductions = facts.count("broadcast"), facts.count("all_reduce")
+    if reductions and not gathers + scatters + broadcasts:
+        return "ddp", "gradients all-reduced over dp_shard, parameters never gathered there"
+    if not scatters and reductions:
+        moved = f"{gathers} all-gathers" if gathers else f"{broadcasts} broadcasts"
+        return "zero1", f"gradients all-reduced over dp_shard, parameters back by {moved}"
+    each = [f"{round(count / windows, 1):g}" for count in (gathers, scatters)]
+    ratio = f"per step and rank {each[0]} all-gathers, {each[1]} reduce-scatters over dp_shard"
     in_optimizer = facts.count("all_gather", Phase.OPTIMIZER) + facts.count(
         "broadcast", Phase.OPTIMIZER
     )

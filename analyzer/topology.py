@@ -18,9 +18,16 @@ from analyzer.groups import GroupUse
 from analyzer.mesh import Mesh
 from analyzer.model import UNKNOWN_AXIS, WORLD_AXIS, AxisLabel, Evidence, axis_sort_key
 from analyzer.signature import SIGNATURE_CONFIDENCE, Family, assign, likely_axis
+from analyzer.stated import (
+    EXPERT_AXES,
+    by_mesh,
+    described,
+    looks_like_experts,
+    ranges_against,
+    read_stated,
+    short,
+)
 
-DESC_CONFIDENCE = 0.95
-EXPERT_AXES = ("ep", "etp", "edp")
 BASE_AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")  # those that multiply to the job
 NAME_CONFIDENCE = 0.8
 EXPLAINED_CONFIDENCE = 0.85
@@ -70,20 +77,19 @@ def resolve(
     conflicts: list[str] = []
     labels = {group.id: _implied(group) for group in groups if group.implied}
     if stated:
-        labels |= _by_mesh(groups, stated, world_size, conflicts)
+        on_mesh, conflicts = by_mesh(groups, read_stated(stated, world_size))
+        labels |= on_mesh
     for group in groups:
-        described = _by_description(group)
-        if described is None:
-            continue
-        known = labels.get(group.id)
-        if known is None:
-            labels[group.id] = described
-        elif not _compatible(known.axis, described.axis):
-            conflicts.append(
-                f"group {group.key}: the stated mesh says {known.axis}, "
-                f"its description {group.desc!r} says {described.axis}"
-            )
-    _hint_conflicts(groups, labels, conflicts)
+        told = described(group)
+        if told is not None and group.id not in labels:
+            labels[group.id] = told
+    for group in groups:
+        label = labels.get(group.id)
+        if label is not None and label.evidence is Evidence.GROUP_DESC:
+            against = ranges_against(group, label.axis)
+            if against:
+                said = f"{label.why} says {label.axis}"
+                conflicts.append(f"group {group.key}: {said}, {against}")
     labels = _by_rank_sets(groups, labels, world_size, expected or {})
     mesh, source = _mesh(groups, labels, stated)
     return Topology(mesh, source, world_size, labels), tuple(dict.fromkeys(conflicts))
@@ -96,85 +102,10 @@ def _merged(uses: Iterable[GroupUse]) -> list[GroupUse]:
     return list(table.values())
 
 
-# ---- mesh and description -----------------------------------------------------------------------
-
-
-def _by_mesh(
-    groups: Sequence[GroupUse],
-    stated: Mapping[str, int],
-    world_size: int | None,
-    conflicts: list[str],
-) -> dict[tuple[str, str], AxisLabel]:
-    """Labels of the groups that lie on the stated mesh.
-
-    Expert axes are carved out of the data-parallel ranks: where the mesh without them is the whole
-    job, they take no part in the arithmetic and their groups are left to the other evidence.
-    """
-    mesh, dense = Mesh(stated), Mesh({a: d for a, d in stated.items() if a not in EXPERT_AXES})
-    if world_size and mesh.size != world_size and dense.size == world_size:
-        mesh = dense
-    elif world_size and mesh.size != world_size:
-        conflicts.append(
-            f"the stated mesh {_spelled(stated)} has {mesh.size} ranks, the job {world_size}"
-        )
-    labels = {}
-    for group in groups:
-        axis = mesh.axis_of(group.ranks)
-        if axis is not None:
-            why = f"ranks {_short(group.ranks)} on the stated mesh"
-            labels[group.id] = AxisLabel(axis, Evidence.MESH, 1.0, group.size, why)
-        elif len(group.ranks) > 1 and mesh is not dense:
-            conflicts.append(
-                f"group {group.desc or group.name}: ranks {_short(group.ranks)} are no group of "
-                f"the stated mesh {_spelled(stated)}"
-            )
-    return labels
-
-
 def _implied(group: GroupUse) -> AxisLabel:
     size = group.size or None
     why = "only this axis uses kernels of that name"
     return AxisLabel(group.implied, Evidence.KERNEL_NAME, NAME_CONFIDENCE, size, why)
-
-
-def _by_description(group: GroupUse) -> AxisLabel | None:
-    axis = catalog.described_axis(group.desc)
-    if axis is None:
-        return None
-    if axis == "dp":
-        sharded = "all_gather" in group.ops or "reduce_scatter" in group.ops
-        axis = "dp_shard" if sharded else "dp_replicate"
-    why = f"process group description {group.desc!r}"
-    return AxisLabel(axis, Evidence.GROUP_DESC, DESC_CONFIDENCE, group.size or None, why)
-
-
-def _compatible(one: str, other: str) -> bool:
-    """Axes agree when one of them is the other, part of it, or says only `several axes`."""
-    if WORLD_AXIS in (one, other):
-        return True
-    return bool(set(one.split("+")) & set(other.split("+")))
-
-
-def _hint_conflicts(
-    groups: Sequence[GroupUse],
-    labels: Mapping[tuple[str, str], AxisLabel],
-    conflicts: list[str],
-) -> None:
-    """Nearly all collectives of a described group issued from another axis's ranges."""
-    for group in groups:
-        label = labels.get(group.id)
-        if label is None or label.evidence is not Evidence.GROUP_DESC:
-            continue
-        named = {axis: n for axis, n in group.hints.items() if axis in group.ranged}
-        if not named or not group.bulk:
-            continue
-        axis, count = max(named.items(), key=lambda item: item[1])
-        replicated = {axis, label.axis} == {"dp_replicate", "dp_shard"}  # HSDP: FSDP ranges do both
-        if count >= 0.9 * group.bulk and not _compatible(label.axis, axis) and not replicated:
-            conflicts.append(
-                f"group {group.key}: {label.why} says {label.axis}, "
-                f"the ranges around its collectives say {axis}"
-            )
 
 
 # ---- rank sets and signature --------------------------------------------------------------------
@@ -188,14 +119,19 @@ def _by_rank_sets(
 ) -> dict[tuple[str, str], AxisLabel]:
     """Complete the labels with those of groups that neither a mesh nor a description explains.
 
-    Equal rank sets share an axis; what is left is read by signature, one axis per shape of groups.
-    A group of all ranks comes last: where the other axes form the whole job it is none of them.
+    Equal rank sets share an axis, unless one is of experts and the other is not; what is left is
+    read by signature, one axis per shape of groups. A group of all ranks comes last: where the
+    other axes form the whole job it is none of them.
     """
     made = dict(labels)
-    known = {key: label for (key, _), label in labels.items() if label.axis != WORLD_AXIS}
+    known: dict[str, list[AxisLabel]] = defaultdict(list)
+    for (key, _), label in sorted(labels.items(), key=lambda item: item[1].axis in EXPERT_AXES):
+        if label.axis != WORLD_AXIS:
+            known[key].append(label)
     rest: list[GroupUse] = []
     for group in groups:
-        same = known.get(group.key) if group.ranks else None
+        there = known[group.key] if group.ranks else []
+        same = next((label for label in there if not _other_layers(group, label.axis)), None)
         if group.id not in made and same is not None:
             made[group.id] = _same_ranks(group, same)
         elif group.id not in made:
@@ -206,7 +142,7 @@ def _by_rank_sets(
         mesh = _regular_mesh(groups, made, world_size)
         families = {shape: _family(shapes[shape]) for shape in chosen}
         if chosen is everyone and mesh:
-            families = {}
+            families = {s: f for s, f in families.items() if looks_like_experts(f.use, WORLD_AXIS)}
         axes = assign(families, expected, _taken(groups, made))
         for shape in chosen:
             for group in shapes[shape]:
@@ -222,6 +158,13 @@ def _taken(
         if group.id in labels:
             taken[labels[group.id].axis].append(_family([group]))
     return taken
+
+
+def _other_layers(group: GroupUse, axis: str) -> bool:
+    """Expert and dense layers may have one rank set: the group does not look like the axis's."""
+    if axis not in EXPERT_AXES:
+        return looks_like_experts(group, axis)
+    return likely_axis(group) not in ("", axis)
 
 
 def _same_ranks(group: GroupUse, same: AxisLabel) -> AxisLabel:
@@ -263,14 +206,18 @@ def _on_mesh(
     """
     made = dict(labels)
     settled = (WORLD_AXIS, UNKNOWN_AXIS)
-    by_ranks = {key: label.axis for (key, _), label in labels.items() if label.axis not in settled}
+    by_ranks = {
+        key: label.axis
+        for (key, _), label in labels.items()
+        if label.axis not in (*settled, *EXPERT_AXES)  # experts share the ranks of dense axes
+    }
     for group in groups:
         label = labels[group.id]
         if label.axis not in settled or not group.ranks:
             continue
         axis = by_ranks.get(group.key) or (mesh.axis_of(group.ranks) if mesh else None)
         if axis is not None and axis != label.axis:
-            why = f"ranks {_short(group.ranks)} are {axis} on the mesh of the other groups"
+            why = f"ranks {short(group.ranks)} are {axis} on the mesh of the other groups"
             made[group.id] = AxisLabel(axis, Evidence.RANK_SETS, 0.8, label.degree, why)
     return made
 
@@ -345,15 +292,6 @@ def _mesh(
         axis for axis in ordered if "+" not in axis or not set(axis.split("+")) <= set(degrees)
     ]
     return {axis: degrees[axis] for axis in shown}, ", ".join(sources)
-
-
-def _short(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8]))
-    return f"[{shown}]" if len(ranks) <= 8 else f"[{shown}, ... {len(ranks)} ranks]"
-
-
-def _spelled(axes: Mapping[str, int]) -> str:
-    return ",".join(f"{axis}={degree}" for axis, degree in axes.items())
 
 
 def axis_labels(topology: Topology) -> dict[str, AxisLabel]:

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 from analyzer.errors import InputError, NotATraceError
 from analyzer.model import Job, LeftOut, RankTrace
-from collectors.discovery import nothing_usable, settle_ranks, with_rank_from_name
+from collectors.discovery import (
+    nothing_usable,
+    settle_ranks,
+    with_rank_from_groups,
+    with_rank_from_name,
+)
 from collectors.kineto.reader import read_source
 from collectors.sources import Source, content_key, expand
 
@@ -49,13 +54,17 @@ def _read(
     source: Source, cache: Cache | None, progress: Callable[[Progress], None] | None
 ) -> RankTrace:
     if cache is None:
-        return with_rank_from_name(read_source(source, progress=progress), source)
+        return _ranked(read_source(source, progress=progress), source)
     key = content_key(source)
     trace = cache.load(key)
     if trace is None:
         trace = read_source(source, progress=progress)
         cache.store(key, trace)
-    return with_rank_from_name(relabeled(trace, source), source)
+    return _ranked(relabeled(trace, source), source)
+
+
+def _ranked(trace: RankTrace, source: Source) -> RankTrace:
+    return with_rank_from_groups(with_rank_from_name(trace, source))
 
 
 def relabeled(trace: RankTrace, source: Source) -> RankTrace:

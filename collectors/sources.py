@@ -10,7 +10,7 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,8 +62,8 @@ def expand(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Source], bool]
     """Turn files, directories, globs and archives into sources, in natural name order.
 
     Returns:
-        The sources, and whether they were named one by one (so that a single unusable one is an
-        error rather than something to leave out).
+        The sources, each file once whatever paths lead to it, and whether they were named one by
+        one (so that a single unusable one is an error rather than something to leave out).
 
     Raises:
         InputError: a path does not exist, a glob matches nothing, a directory holds no candidate.
@@ -88,7 +88,15 @@ def expand(paths: Sequence[str | os.PathLike[str]]) -> tuple[list[Source], bool]
             raise InputError(f"{path}: no such file or directory")
     if not found:
         raise InputError("no input given")
-    return list(found), explicit
+    return _distinct(found), explicit
+
+
+def _distinct(sources: Iterable[Source]) -> list[Source]:
+    """The sources without second ways to the same file, under the path given first."""
+    files: dict[tuple[str, str], Source] = {}
+    for source in sources:
+        files.setdefault((os.path.realpath(source.path), source.member), source)
+    return list(files.values())
 
 
 def natural_key(text: str) -> tuple[tuple[int, int | str], ...]:

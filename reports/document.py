@@ -22,6 +22,7 @@ from analyzer.model import (
     Severity,
     axis_sort_key,
 )
+from reports import compared, compute
 
 if TYPE_CHECKING:
     import polars as pl
@@ -35,17 +36,9 @@ Document = Mapping[str, Any]
 SCHEMA_ID = "meshscope.analysis/1"
 
 NOT_MEASURED: Mapping[str, str] = {
-    "mfu_pct": "model FLOPs per step are not measured by this version",
-    "clock": "clock offsets between ranks are not estimated by this version",
     "pipeline": "the pipeline schedule is not analysed by this version",
     "moe": "expert load is not analysed by this version",
     "memory": "memory is not analysed by this version",
-    "axes.wait_ns": "needs collectives matched across ranks, not done by this version",
-    "axes.transfer_ns": "needs collectives matched across ranks, not done by this version",
-    "axes.unexplained_ns": "needs an expected transfer time, not modelled by this version",
-    "axes.busbw_gbps": "needs transfer_ns",
-    "axes.spec_gbps": "needs link rates of the hardware, not modelled by this version",
-    "axes.link_efficiency": "needs busbw_gbps and spec_gbps",
 }
 """Why figures of the schema are null in every document of this version."""
 
@@ -84,20 +77,23 @@ def build_document(
         "exposed_comm_pct_worst": worst
         and {"rank": worst.rank, "lane": worst.lane, "pct": worst.exposed_comm_pct},
         "bubble_pct": m.bubble_pct,
-        "mfu_pct": None,
+        "mfu_pct": m.compute and m.compute.mfu_pct,
         "axes": _axes(m),
-        "clock": {"offset_ns": {}, "residual_ns": None},
+        "clock": compared.clock(m),
+        "compute": compute.document_part(m),
         "pipeline": None,
         "moe": None,
         "memory": None,
         "findings": [_finding(f) for f in _by_worth(outcomes)],
         "per_rank": _per_rank(m),
+        "waits": compared.waits(m),
+        "busbw": compared.busbw(m),
         "gates": _gates(gates),
         "coverage": _coverage(m),
         "rules": _rules(outcomes),
         "steps": _steps(m),
         "conflicts": m.conflicts,
-        "null_reasons": _sorted({**NOT_MEASURED, **m.null_reasons}),
+        "null_reasons": _sorted({**NOT_MEASURED, **compared.reasons(m), **m.null_reasons}),
         "timeline": timeline and timeline.summary(),
     }
     plain: dict[str, Any] = _plain(document, "document")
@@ -227,12 +223,13 @@ def _axis_figures(row: AxisSummary | None) -> dict[str, Any]:
         "comm_ns": row and row.comm_ns,
         "exposed_ns": row and row.exposed_ns,
         "overlap_pct": row and row.overlap_pct,
-        "wait_ns": None,
-        "transfer_ns": None,
-        "unexplained_ns": None,
-        "busbw_gbps": None,
-        "spec_gbps": None,
-        "link_efficiency": None,
+        "wait_ns": row and row.wait_ns,
+        "transfer_ns": row and row.transfer_ns,
+        "unexplained_ns": row and row.unexplained_ns,
+        "busbw_gbps": row and row.busbw_gbps,
+        "spec_gbps": row and row.spec_gbps,
+        "link_efficiency": row and row.link_efficiency,
+        "split_pct": row and row.split_pct,
         "expected_exposed_ns": row and row.expected_exposed_ns,
         "expected_why": row.expected_why if row else "",
     }
@@ -316,6 +313,7 @@ def _coverage(m: Measurements) -> dict[str, Any]:
         "repaired_events": _sorted(coverage.repaired_events),
         "truncated_inputs": coverage.truncated_inputs,
         "left_out": [{"path": o.path, "reason": o.reason} for o in coverage.left_out],
+        **compared.unmatched(m),
     }
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from reports import text, view
+from reports import compute, text, view
 from reports.verdict import verdict
 
 MAX_FINDINGS = 10
@@ -28,6 +28,7 @@ def render_markdown(document: Mapping[str, Any]) -> str:
         "\n".join(_gates(document)),
         "\n".join(_budget(document)),
         "\n".join(_axes(document)),
+        "\n".join(_compute(document)),
         "\n".join(_findings(document)),
         "\n".join(_notes(document)),
     ]
@@ -108,6 +109,15 @@ def _axes(document: Mapping[str, Any]) -> Iterator[str]:
     ]
     head = ("axis", "size", "count", "bytes", "comm ms", "exposed ms", "hidden", "must expose ms")
     yield from _table((*head, "evidence"), ("l", *"rrrrrrr", "l"), rows)
+
+
+def _compute(document: Mapping[str, Any]) -> Iterator[str]:
+    if document["step"] and compute.is_shown(document):
+        sides = ("l", "l", *"r" * (len(compute.COLUMNS) - 2))
+        rows = [tuple(map(prose, row)) for row in compute.rows(document)]
+        yield from _table(compute.COLUMNS, sides, rows)
+        yield ""
+        yield prose(compute.headline(document))
 
 
 def _findings(document: Mapping[str, Any]) -> Iterator[str]:

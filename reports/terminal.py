@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from reports import text, view
+from reports import compute, text, view
 from reports.verdict import verdict
 
 MAX_WIDTH = 110
@@ -42,6 +42,8 @@ def render_terminal(document: Mapping[str, Any], console: Console) -> None:
     if document["step"]:
         _budget(document, console, width)
         _axes(document, console)
+        _waits(document, console)
+        _compute(document, console, width)
         _per_rank(document, console)
     _findings(document, console, width)
     _notes(document, console, width)
@@ -129,6 +131,51 @@ def _axes(document: Mapping[str, Any], console: Console) -> None:
             ms(axis["expected_exposed_ns"]),
             text.words(axis["evidence"] or text.NONE),
         )
+    console.print(table)
+    console.print()
+
+
+def _waits(document: Mapping[str, Any], console: Console) -> None:
+    axes = {name: axis for name, axis in document["axes"].items() if axis["wait_ns"] is not None}
+    if not axes:
+        return
+    ms = text.Milliseconds([a[key] for a in axes.values() for key in ("wait_ns", "transfer_ns")])
+    _heading(console, "Waiting for other ranks, and links, per step")
+    table = _table(
+        ("axis", "whole"),
+        ("wait\nms", "right"),
+        ("transfer\nms", "right"),
+        ("busbw\nGB/s", "right"),
+        ("link\nGB/s", "right"),
+        ("of the\nlink", "right"),
+        ("late most often", "left"),
+    )
+    for name, axis in axes.items():
+        efficiency = axis["link_efficiency"]
+        table.add_row(
+            Text(text.visible(name), style=STYLES[view.axis_key(name)]),
+            ms(axis["wait_ns"]),
+            ms(axis["transfer_ns"]),
+            text.rate(axis["busbw_gbps"]),
+            text.rate(axis["spec_gbps"]),
+            text.percent(None if efficiency is None else 100 * efficiency),
+            view.latest(document, name),
+        )
+    console.print(table)
+    console.print()
+
+
+def _compute(document: Mapping[str, Any], console: Console, width: int) -> None:
+    if not compute.is_shown(document):
+        return
+    _heading(console, "Matrix multiplies per step")
+    console.print(
+        Padding(Text(compute.headline(document)), (0, 0, 0, 2), expand=False), width=width
+    )
+    sides = ("whole", "left", *["right"] * (len(compute.COLUMNS) - 2))
+    table = _table(*zip(compute.COLUMNS, sides, strict=True))
+    for row in compute.rows(document):
+        table.add_row(*(Text(text.visible(cell)) for cell in row))
     console.print(table)
     console.print()
 

@@ -109,6 +109,13 @@ def size(count: float | None) -> str:
     raise AssertionError
 
 
+def rate(gbps: float | None) -> str:
+    """A bandwidth in GB/s, three significant digits; what is not zero never reads 0."""
+    if gbps is None:
+        return NONE
+    return "<0.01" if 0 < gbps < 0.005 else _three(gbps)
+
+
 def number(value: float | None) -> str:
     """A count or mean of counts: ``17``, ``12.5``, ``1,204``."""
     if value is None:

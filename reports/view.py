@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analyzer.model import AXES
-from reports.text import duration, percent, quantity, ranks_phrase, share, visible, words
+from reports.text import NONE, duration, percent, quantity, ranks_phrase, share, visible, words
 
 IDLE_MEANS: Mapping[str, str] = {
     "bubble": "waiting for another pipeline stage",
@@ -112,7 +112,7 @@ def job_facts(document: Mapping[str, Any]) -> list[str]:
     job = document["job"]
     degrees = ((visible(axis), "?" if d is None else d) for axis, d in job["mesh"].items())
     seen, world = len(job["ranks_seen"]), job["world_size"]
-    kept, dropped = len(job["steps_kept"]), len(job["steps_dropped"])
+    kept, dropped = len(job["steps_kept"]), _left_out(job)
     facts = [
         visible(job["strategy"] or "strategy unknown"),
         " × ".join(f"{axis}={degree}" for axis, degree in degrees),
@@ -122,6 +122,14 @@ def job_facts(document: Mapping[str, Any]) -> list[str]:
         "host-side figures" if job["host_side"] else "",
     ]
     return [fact for fact in facts if fact]
+
+
+def _left_out(job: Mapping[str, Any]) -> int:
+    """Steps left out on some rank; not those that another device of the same rank keeps."""
+    kept: dict[int, set[int]] = {}
+    for step in job["steps_kept"]:
+        kept.setdefault(step["step"], set()).update(step["ranks"])
+    return sum(not set(s["ranks"]) <= kept.get(s["step"], set()) for s in job["steps_dropped"])
 
 
 def coverage_lines(document: Mapping[str, Any]) -> list[str]:
@@ -143,6 +151,7 @@ def coverage_lines(document: Mapping[str, Any]) -> list[str]:
         if counts:
             listed = ", ".join(f"{count:,} {visible(reason)}" for reason, count in counts.items())
             lines.append(f"events {what}: {listed}")
+    lines += _comparison_lines(document)
     lines += [f"truncated: {visible(path)}" for path in coverage["truncated_inputs"]]
     lines += [
         f"left out: {visible(o['path'])}: {visible(o['reason'])}" for o in coverage["left_out"]
@@ -152,6 +161,40 @@ def coverage_lines(document: Mapping[str, Any]) -> list[str]:
         where = "" if everywhere else f" on {ranks_phrase(step['ranks'])}"
         lines.append(f"{visible(step['label'])} not averaged{where}: {visible(step['reason'])}")
     return lines
+
+
+def _comparison_lines(document: Mapping[str, Any]) -> list[str]:
+    """How far ranks could be compared: clocks, and what found no counterpart."""
+    clock, coverage = document["clock"], document["coverage"]
+    lines = []
+    if clock["residual_ns"] is not None:
+        offsets = [abs(ns) for ns in clock["offset_ns"].values() if ns is not None]
+        lines.append(
+            f"clocks of the ranks: largest offset {duration(max(offsets, default=0))}, "
+            f"residual {duration(clock['residual_ns'])}"
+        )
+    if coverage.get("unmatched_total"):
+        reasons: dict[str, int] = {}
+        for row in coverage["unmatched"]:
+            reasons[row["reason"]] = reasons.get(row["reason"], 0) + row["count"]
+        listed = ", ".join(f"{count:,} {visible(reason)}" for reason, count in reasons.items())
+        lines.append(f"{plural(coverage['unmatched_total'], 'collective')} unmatched: {listed}")
+    return lines
+
+
+def latest(document: Mapping[str, Any], axis: str) -> str:
+    """Who started an axis' collectives last most often, and how often; a dash for nobody."""
+    columns = document.get("waits") or {}
+    names = ("rank", "axis", "late", "instances")
+    rows = [
+        (late, instances, rank)
+        for rank, on, late, instances in zip(*(columns.get(n, ()) for n in names), strict=True)
+        if on == axis and late
+    ]
+    if not rows:
+        return NONE
+    late, instances, rank = max(rows, key=lambda row: (row[0] / row[1], -row[2]))
+    return f"rank {rank}: {late} of {instances}"
 
 
 def cells(amounts: list[int], width: int) -> list[int]:

@@ -12,6 +12,7 @@ from rules.spec import ALL_AXES, AnyRule
 
 INDEX = "README.md"
 FAMILIES = {
+    "CMP": "Compute",
     "COM": "Communication",
     "HST": "Host",
     "STR": "Strategy",

@@ -24,9 +24,11 @@ class ShareOptions:
     error_pct: float = option(5.0, "Share from which it is an error.", unit=PCT_OF_STEP)
 
 
-def judge(share: float, options: ShareOptions) -> tuple[Severity, float] | None:
+def judge(
+    share: float, options: ShareOptions, worst: Severity = Severity.ERROR
+) -> tuple[Severity, float] | None:
     """Severity of losing ``share`` % of the step and the limit passed; None below ``info_pct``."""
-    if share >= options.error_pct:
+    if share >= options.error_pct and worst is Severity.ERROR:
         return Severity.ERROR, options.error_pct
     if share >= options.warning_pct:
         return Severity.WARNING, options.warning_pct
@@ -42,12 +44,14 @@ class Cost:
         measured_ns: the figure shown; the savings themselves when None.
         roofline_ns: the part of the figure that cannot be avoided, None when not known.
         kind: how the savings are known: ``upper bound`` or ``estimate``.
+        worst: the severity is never above this one.
     """
 
     savings_ns: int
     measured_ns: int | None = None
     roofline_ns: int | None = 0
     kind: str = "upper bound"
+    worst: Severity = Severity.ERROR
 
 
 def cost_finding(  # noqa: PLR0913 - mirrors the fields of Finding
@@ -68,7 +72,7 @@ def cost_finding(  # noqa: PLR0913 - mirrors the fields of Finding
     ``measured``, ``threshold`` and ``roofline`` are shares (%) of the mean step; the threshold is
     the limit passed on top of the roofline.
     """
-    judged = judge(share_pct(m, cost.savings_ns), options)
+    judged = judge(share_pct(m, cost.savings_ns), options, cost.worst)
     if judged is None:
         return None
     severity, limit = judged

@@ -34,9 +34,21 @@ def _no_launches(m: Measurements) -> str | None:
     return None if launched else "the trace does not say when the host launched the kernels"
 
 
+def _single_rank(m: Measurements) -> str | None:
+    return "the traces of several ranks are needed" if m.crossrank is None else None
+
+
+def _not_compared(m: Measurements) -> str | None:
+    if m.crossrank is None or m.crossrank.splits.height:
+        return _single_rank(m)
+    return m.null_reasons.get("axes.wait_ns") or "no collective could be compared across ranks"
+
+
 KEPT_STEP = Need("a complete step", _no_kept_step)
 DEVICE_SIDE = Need("device activity", _host_side)
 COMMUNICATION = Need("communication", _no_communication)
+SEVERAL_RANKS = Need("several ranks", _single_rank)
+COMPARED = Need("collectives compared across ranks", _not_compared)
 EXPECTATION = Need("a stated strategy", _no_expectation)
 LAUNCHES = Need("launch times", _no_launches)
 

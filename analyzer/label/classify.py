@@ -27,7 +27,7 @@ from analyzer.model import RankTrace, Work
 
 ARGS = [
     "collective", "in_nelems", "out_nelems", "dtype", "group_size", "group_name", "group_desc",
-    "group_ranks", "in_split", "out_split", "seq", "src_rank", "dst_rank", "rank_start",
+    "group_ranks", "in_split", "out_split", "seq", "src_rank", "dst_rank", "peer", "rank_start",
     "rank_stride",
 ]  # fmt: skip
 PEER_COPY = r"(?i)PtoP|\bPeer"
@@ -140,7 +140,7 @@ def _device_range_op(frame: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
     """Collective of the backend's range that covers an event on its own stream of the device."""
     shadows = named(on_device(ranges), r"^(nccl|xccl|hccl|ucc):")
     found = pl.Series("_shadow_op", [None] * frame.height, dtype=pl.String)
-    for (device, stream), rows in shadows.group_by("device", "tid"):
+    for (device, stream), rows in shadows.drop_nulls(["device", "tid"]).group_by("device", "tid"):
         rows = rows.sort("start_ns")
         here = frame.select(
             ((pl.col("device") == device) & (pl.col("stream") == stream)).arg_true()

@@ -21,8 +21,9 @@ from analyzer.groups import P2P_OPS, GroupUse
 from analyzer.label.axis import Members, with_key
 from analyzer.label.hints import axis_hints
 from analyzer.label.link import around
-from analyzer.label.message import MAX_ELEMENTS, message_bytes
+from analyzer.label.message import MAX_ELEMENTS, PEERS, message_bytes
 from analyzer.label.naming import named, on_host
+from analyzer.label.peers import with_global_peers
 from analyzer.label.written import written_list
 from analyzer.model import Phase, ProcessGroup, RankTrace, TraceMeta, Work
 
@@ -62,8 +63,11 @@ def host_activity(trace: RankTrace) -> tuple[pl.DataFrame, Members]:
         pl.lit(Phase.UNKNOWN.value).alias("phase"),
         pl.lit(None, dtype=pl.String).alias("named_axis"),
         pl.lit(value=False).alias("by_stream"),
+        *(pl.lit(None, dtype=pl.Int64).alias(name) for name in PEERS),
     )
-    return with_key(frame).sort("lane", "start_ns", "end_ns", maintain_order=True), members
+    return with_key(with_global_peers(frame, members)).sort(
+        "lane", "start_ns", "end_ns", maintain_order=True
+    ), members
 
 
 # ---- communication ------------------------------------------------------------------------------
@@ -105,8 +109,7 @@ def _issues(trace: RankTrace) -> pl.DataFrame:
         rows,
         schema={
             "op": pl.String, "runs_as": pl.String, "first_nelems": pl.Int64, "in_nelems": pl.Int64,
-            "out_nelems": pl.Int64, "in_split": pl.String, "src_rank": pl.Int64,
-            "dst_rank": pl.Int64, "told_size": pl.Int64,
+            "out_nelems": pl.Int64, "in_split": pl.String, "peer": pl.Int64, "told_size": pl.Int64,
         },
         orient="row",
     )  # fmt: skip
@@ -136,7 +139,6 @@ def _issue(
         parts = written_list(in_split)
         op, told = ("all_to_allv", len(parts)) if parts else (op, told)
     peer = concrete[PEER_ARGUMENT] if len(concrete) > PEER_ARGUMENT and op in P2P_OPS else ""
-    rank = int(peer) if peer.isdecimal() else None
     return (
         op,
         RUNS_AS.get(op or "", op),
@@ -144,8 +146,7 @@ def _issue(
         sent,
         received,
         in_split,
-        rank if op == "recv" else None,
-        rank if op == "send" else None,
+        int(peer) if peer.isdecimal() else None,
         told,
     )
 
@@ -206,19 +207,22 @@ def _with_groups(comm: pl.DataFrame, meta: TraceMeta) -> tuple[pl.DataFrame, Mem
     comm = comm.with_columns(
         pl.when(pl.col("op").is_in(list(P2P_OPS))).then(-1).otherwise("stream").alias("_worker")
     )
-    rows: list[tuple[object, str | None, str, int | None]] = []
+    rows: list[tuple[object, str | None, str, int | None, str | None]] = []
     members: dict[str, tuple[int, ...]] = {}
     for (worker,), events in comm.group_by("_worker"):
         group = _group_of(events, meta.groups)
         sizes = events["told_size"].drop_nulls()
         size = int(sizes.mode().sort()[0]) if sizes.len() else None
         if group is None:
-            rows.append((worker, None, "", size))
+            rows.append((worker, None, "", size, None))
             continue
         key = GroupUse(tuple(sorted(group.ranks)), group.size, group.name).key
         members[key] = tuple(sorted(group.ranks))
-        rows.append((worker, key, group.desc, group.size))
-    schema = {"_worker": pl.Int64, "group": pl.String, "desc": pl.String, "group_size": pl.Int64}
+        rows.append((worker, key, group.desc, group.size, group.name))
+    schema = {
+        "_worker": pl.Int64, "group": pl.String, "desc": pl.String, "group_size": pl.Int64,
+        "group_name": pl.String,
+    }  # fmt: skip
     table = pl.DataFrame(rows, schema=schema, orient="row")
     comm = comm.join(table, on="_worker", how="left", maintain_order="left").drop("_worker")
     return comm.with_columns(message_bytes(comm)), members

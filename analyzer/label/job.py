@@ -22,6 +22,7 @@ from analyzer.label.gloo import host_activity, is_host_side
 from analyzer.label.hints import axis_hints
 from analyzer.label.link import link
 from analyzer.label.message import fill_coalesced, message_bytes
+from analyzer.label.peers import with_global_peers
 from analyzer.label.phase import assign_phases
 from analyzer.label.steps import StepResult, assign_steps
 from analyzer.model import WORLD_AXIS, AxisLabel, Evidence, Job, LabeledRank, Phase, RankTrace
@@ -84,7 +85,7 @@ def label_job(
         expected=expected,
     )
     ranks = tuple(_finish(draft, topology) for draft in drafts)
-    strategy, why = infer_strategy(_facts(ranks))
+    strategy, why = infer_strategy(*_facts(ranks))
     return LabeledJob(
         ranks=ranks,
         topology=topology,
@@ -110,7 +111,7 @@ def _device_activity(trace: RankTrace) -> tuple[pl.DataFrame, Members]:
     events = classify(link(trace), trace)
     events = fill_coalesced(events.with_columns(message_bytes(events)), trace)
     frame, members = find_groups(events, trace.meta)
-    frame = frame.with_columns(
+    frame = with_global_peers(frame, members).with_columns(
         pl.col("device").alias("lane"),
         pl.col("launch_ns").alias("host_ns"),
         pl.col("launch_pid").alias("host_pid"),
@@ -155,26 +156,35 @@ def _written_mesh(job: Job) -> Mapping[str, int] | None:
     return next((trace.meta.mesh for trace in job.ranks if trace.meta.mesh), None)
 
 
-def _facts(ranks: tuple[LabeledRank, ...]) -> dict[str, AxisFacts]:
-    """Per axis: how often each collective occurs, and in which phase, over all ranks."""
+def _facts(ranks: tuple[LabeledRank, ...]) -> tuple[dict[str, AxisFacts], int]:
+    """Per axis, how often each collective occurs and in which phase, and over how many windows.
+
+    Over all ranks' kept steps; over all steps with device events where none is kept.
+    """
+    counted = [rank.steps.filter("kept") for rank in ranks]
+    if not any(steps.height for steps in counted):
+        counted = [rank.steps.filter(pl.col("device_events") > 0) for rank in ranks]
     frames = [
-        rank.activity.filter(pl.col("axis").is_not_null() & (pl.col("step") >= 0)).select(
+        rank.activity.filter(pl.col("axis").is_not_null())
+        .join(steps.select("lane", pl.col("index").alias("step")), on=["lane", "step"], how="semi")
+        .select(
             pl.col("axis").cast(pl.String),
             pl.col("op").cast(pl.String),
             pl.col("phase").cast(pl.String),
             "group_size",
         )
-        for rank in ranks
+        for rank, steps in zip(ranks, counted, strict=True)
     ]
+    windows = max(1, sum(steps.height for steps in counted))
     if not frames:
-        return {}
+        return {}, windows
     counts = (
         pl.concat(frames).group_by("axis", "op", "phase").agg(pl.len(), pl.col("group_size").max())
     )
     facts: dict[str, AxisFacts] = {}
     for axis, op, phase, count, size in counts.sort("axis", "op", "phase").iter_rows():
         facts[axis] = facts.get(axis, AxisFacts()).seen(op, phase, count, size)
-    return facts
+    return facts, windows
 
 
 def _warnings(job: Job, mesh: Mapping[str, int] | None) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def around(
 
 def _with_launch(trace: RankTrace) -> pl.DataFrame:
     launches = trace.launches
-    row = _row_of(launches["correlation"], trace.device["correlation"])
+    row = row_of(launches["correlation"], trace.device["correlation"])
     return trace.device.with_columns(
         launches["start_ns"].gather(row).alias("launch_ns"),
         launches["pid"].gather(row).alias("launch_pid"),
@@ -68,7 +68,7 @@ def _with_launch(trace: RankTrace) -> pl.DataFrame:
 
 def _with_operator(linked: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     ids = linked.select(pl.coalesce("external_id", "_launch_external_id")).to_series()
-    by_id = _row_of(ops["external_id"], ids)
+    by_id = row_of(ops["external_id"], ids)
     lost = by_id.is_null() & linked["launch_ns"].is_not_null()
     points = linked.select(
         pl.when(lost).then("launch_ns").alias("at_ns"),
@@ -81,7 +81,7 @@ def _with_operator(linked: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     ).drop("_launch_external_id")
 
 
-def _row_of(ids: pl.Series, wanted: pl.Series) -> pl.Series:
+def row_of(ids: pl.Series, wanted: pl.Series) -> pl.Series:
     """First row with each wanted id, null where there is none; null and 0 are no ids.
 
     Ids are written in nearly ascending order, which a stable sort finds in linear time; a hash

@@ -40,7 +40,7 @@ class Markers:
         is_window: the ranges are what the host called a step, so that the time in them in which no
             device works counts; else only device events bound the windows.
         cut_off: the last range has no end of its own: the capture ended inside it.
-        note: what a reader must know about the anchor, empty for the regular one.
+        notes: what a reader must know about the anchor, none for the regular one.
     """
 
     starts: IntArray
@@ -50,7 +50,7 @@ class Markers:
     on_device: bool = False
     is_window: bool = False
     cut_off: bool = False
-    note: str = ""
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return self.starts.size
@@ -83,8 +83,10 @@ def find_markers(trace: RankTrace, activity: pl.DataFrame) -> Markers:
         np.array([AFTER_ALL]),
         (WHOLE_TRACE,),
         WHOLE_TRACE,
-        note="no step markers, optimizer ranges or repeating collectives: "
-        "the whole trace counts as one step",
+        notes=(
+            "no step markers, optimizer ranges or repeating collectives: "
+            "the whole trace counts as one step",
+        ),
     )
 
 
@@ -102,6 +104,22 @@ def _instances(ranges: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _outermost(found: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Markers that lie inside no other one, and a note where some do.
+
+    A marker inside another would end it early and take what follows for the step between.
+    """
+    ordered = found.sort("start_ns", "end_ns", descending=[False, True])
+    reach = pl.col("end_ns").cum_max().shift(1)
+    inner = ((pl.col("start_ns") < reach) & (pl.col("end_ns") <= reach)).fill_null(value=False)
+    outer = ordered.filter(~inner)
+    lost = ordered.height - outer.height
+    if not lost:
+        return outer, ()
+    what = "1 step marker lies" if lost == 1 else f"{lost} step markers lie"
+    return outer, (f"{what} inside another one and {'was' if lost == 1 else 'were'} ignored",)
+
+
 def _disjoint(starts: IntArray, ends: IntArray) -> IntArray:
     """Ends cut at the next start: with stacks recorded, consecutive ranges may intersect."""
     cut: IntArray = np.minimum(ends, np.append(starts[1:], AFTER_ALL))
@@ -114,12 +132,13 @@ def _from_ranges(found: pl.DataFrame) -> tuple[IntArray, IntArray]:
 
 
 def _profiler_steps(trace: RankTrace) -> Markers | None:
-    found = _instances(host_ranges(trace, PROFILER_STEP))
-    if found.is_empty():
+    ranges = host_ranges(trace, PROFILER_STEP)
+    if ranges.is_empty():
         return None
+    found, notes = _outermost(_instances(ranges))
     starts, ends = _from_ranges(found)
     labels = tuple(found["name"])
-    return Markers(starts, ends, labels, "ProfilerStep", is_window=True)
+    return Markers(starts, ends, labels, "ProfilerStep", is_window=True, notes=notes)
 
 
 def _device_steps(trace: RankTrace) -> Markers | None:
@@ -135,15 +154,17 @@ def _device_steps(trace: RankTrace) -> Markers | None:
     starts, ends = _from_ranges(found)
     note = "no host-side step markers: steps come from the annotations on device tracks"
     labels = tuple(found["name"])
-    return Markers(starts, ends, labels, "device annotation", on_device=True, note=note)
+    return Markers(starts, ends, labels, "device annotation", on_device=True, notes=(note,))
 
 
 def _own_steps(trace: RankTrace) -> Markers | None:
     ranges = host_ranges(trace, OWN_STEP)
     if ranges.is_empty():
         return None
-    starts, ends = _from_ranges(_instances(ranges))
-    return Markers(starts, ends, _numbered(starts.size), "step range", is_window=True)
+    found, notes = _outermost(_instances(ranges))
+    starts, ends = _from_ranges(found)
+    labels = _numbered(starts.size)
+    return Markers(starts, ends, labels, "step range", is_window=True, notes=notes)
 
 
 def _optimizer_steps(trace: RankTrace, activity: pl.DataFrame) -> Markers | None:
@@ -167,7 +188,9 @@ def _optimizer_steps(trace: RankTrace, activity: pl.DataFrame) -> Markers | None
     if not cut_off:
         starts, ends = starts[:-1], ends[:-1]
     note = "no step markers: a step ends where the optimizer ends"
-    return Markers(starts, ends, _numbered(starts.size), "optimizer", cut_off=cut_off, note=note)
+    return Markers(
+        starts, ends, _numbered(starts.size), "optimizer", cut_off=cut_off, notes=(note,)
+    )
 
 
 def _collective_steps(activity: pl.DataFrame) -> Markers | None:
@@ -194,8 +217,10 @@ def _collective_steps(activity: pl.DataFrame) -> Markers | None:
         starts, ends, _numbered(starts.size), "collective",
         on_device=time == "start_ns",
         cut_off=bool(times.size % period),
-        note=f"no step markers: steps are one period of {period} repeating collectives; where in "
-        "the training step a period begins is not known, and it may be one micro-batch",
+        notes=(
+            f"no step markers: steps are one period of {period} repeating collectives; where in "
+            "the training step a period begins is not known, and it may be one micro-batch",
+        ),
     )  # fmt: skip
 
 

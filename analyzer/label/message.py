@@ -8,6 +8,7 @@ from analyzer import catalog
 from analyzer.model import RankTrace, Work
 
 GROUP_ARGS = ["group_name", "group_desc", "group_ranks", "group_size", "rank_start", "rank_stride"]
+PEERS = ["src_rank", "dst_rank"]
 MAX_ELEMENTS = 2**40  # no message has more; above, the argument is damaged
 RULES = {"op": pl.String, "dtype": pl.String, "_rule": pl.String, "_element": pl.Int64}
 
@@ -98,7 +99,7 @@ def fill_coalesced(frame: pl.DataFrame, trace: RankTrace) -> pl.DataFrame:
         .then(f"_{name}")
         .otherwise(name)
         .alias(name)
-        for name in ["op", "message_bytes", "dtype", "seq", "src_rank", "dst_rank", *GROUP_ARGS]
+        for name in ["op", "message_bytes", "dtype", "seq", *PEERS, *GROUP_ARGS]
     ]
     return joined.with_columns(filled).select(frame.columns)
 
@@ -143,7 +144,6 @@ def _per_launch(parts: pl.DataFrame) -> pl.DataFrame:
         .alias("_message_bytes"),
         pl.col("dtype").first().alias("_dtype"),
         pl.col("seq").first().alias("_seq"),
-        pl.col("src_rank").drop_nulls().first().alias("_src_rank"),
-        pl.col("dst_rank").drop_nulls().first().alias("_dst_rank"),
         *(pl.col(name).drop_nulls().first().alias(f"_{name}") for name in GROUP_ARGS),
+        *(pl.col(name).drop_nulls().first().alias(f"_{name}") for name in PEERS),
     )

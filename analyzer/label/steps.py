@@ -2,11 +2,13 @@
 
 A device event belongs to the step in which the host launched it, whatever thread did; without a
 launch in the trace to the device-side step annotation around it, else by time. The window of a step
-runs from its first device event to the first device event of the next step, so windows neither
-overlap nor leave gaps. The first window begins at the host's step start if that is earlier, the
-last one ends at the host's step end if that is later: idle time at the capture's head and tail is
-part of a step. A step without device events gets an empty window at the start of the next one; the
-step before it then covers its time, so it is not kept either.
+runs from its first device event, work that runs ahead of the step aside
+(:mod:`analyzer.label.windows`), to that of the next step, so windows neither overlap nor leave
+gaps. The first window begins at the host's step start if that is earlier, the last one ends at the
+host's step end if that is later: idle time at the capture's head and tail is part of a step. A step
+without device events of its own time gets an empty window at the start of the next one; the step
+before it then covers its time, so it is not kept either. Devices with a few stray events
+(:mod:`analyzer.label.lanes`) have windows, but none that is kept.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import polars as pl
 
 from analyzer import schema
 from analyzer.intervals import IntArray, locate
+from analyzer.label.lanes import stray_lanes
 from analyzer.label.markers import (
     AFTER_ALL,
     BEFORE_ALL,
@@ -28,6 +31,7 @@ from analyzer.label.markers import (
     find_markers,
 )
 from analyzer.label.naming import device_ranges, host_ranges, named
+from analyzer.label.windows import StepEvents, device_windows, host_windows, rising
 from analyzer.model import RankTrace
 
 LAUNCH_CALL = r"LaunchKernel|LaunchCooperativeKernel|GraphLaunch"  # copies may leave no event
@@ -35,6 +39,8 @@ MAX_UNSEEN_LAUNCHES = 0.2
 MAX_ORPHANS = 0.2
 MIN_SHARE_OF_MEDIAN = 0.5
 HELD_OPTIMIZERS = 3
+NO_EVENTS = "no device events"
+ALL_AHEAD = "all its work ran ahead, in the windows of earlier steps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,50 +62,28 @@ def assign_steps(trace: RankTrace, activity: pl.DataFrame) -> StepResult:
         activity: schema.ACTIVITY, sorted by (lane, start_ns, end_ns); ``step`` is overwritten.
     """
     markers = find_markers(trace, activity)
-    notes = tuple(note for note in (markers.note, _held_optimizers(trace, markers)) if note)
+    notes = [note for note in (*markers.notes, _held_optimizers(trace, markers)) if note]
     if activity.is_empty() and not markers.is_window:
         return StepResult(schema.STEPS.empty(), activity, markers.source)
     host_side = trace.device.is_empty()
     member = _membership(trace, activity, markers, host_side=host_side)
     activity = activity.with_columns(pl.Series("step", member, dtype=pl.Int32))
     unseen = _unseen_launches(trace, markers)
-    lanes = activity["lane"].unique().sort().to_list() or [0]
+    stray = stray_lanes(activity)
+    notes += [f"{reason}: it does not count in averages" for reason in stray.values()]
+    by_time = host_side or markers.on_device
     tables = []
-    for lane in lanes:
-        events = _Events.of(activity.filter(pl.col("lane") == lane), len(markers))
-        starts, ends = (_host_windows if host_side else _device_windows)(markers, events)
+    for lane in activity["lane"].unique().sort().to_list() or [0]:
+        on_lane = activity.filter(pl.col("lane") == lane)
+        events = StepEvents.of(on_lane, len(markers), by_time=by_time)
+        starts, ends = (host_windows if host_side else device_windows)(markers, events)
         reasons = _reasons(markers, events, unseen, truncated=trace.report.truncated)
+        for k in np.flatnonzero(starts == ends):
+            reasons[k] = reasons[k] or "its window is empty: all its work runs in other windows"
+        if lane in stray:
+            reasons = [stray[lane]] * len(markers)
         tables.append(_table(markers, lane, starts, ends, events.counts, reasons))
-    return StepResult(pl.concat(tables), activity, markers.source, notes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Events:
-    """Per step of one lane: first start, last end, number of events and of those not launched."""
-
-    first: IntArray
-    last: IntArray
-    counts: IntArray
-    orphans: IntArray
-
-    @classmethod
-    def of(cls, activity: pl.DataFrame, steps: int) -> _Events:
-        found = (
-            activity.filter(pl.col("step") >= 0)
-            .group_by("step")
-            .agg(
-                pl.col("start_ns").min(),
-                pl.col("end_ns").max(),
-                pl.len().alias("count"),
-                pl.col("launch_ns").null_count().alias("orphans"),
-            )
-        )
-        at = found["step"].to_numpy()
-        columns = []
-        for name in ("start_ns", "end_ns", "count", "orphans"):
-            columns.append(np.zeros(steps, dtype=np.int64))
-            columns[-1][at] = found[name].to_numpy()
-        return cls(*columns)
+    return StepResult(pl.concat(tables), activity, markers.source, tuple(notes))
 
 
 def _membership(
@@ -135,7 +119,7 @@ def _annotated(trace: RankTrace, activity: pl.DataFrame, markers: Markers) -> In
     starts = activity["start_ns"].to_numpy()
     orphan = activity["launch_ns"].is_null().to_numpy()
     lane, stream = activity["lane"].to_numpy(), activity["stream"].to_numpy()
-    for (device, tid), track in ranges.group_by("device", "tid"):
+    for (device, tid), track in ranges.drop_nulls("tid").group_by("device", "tid"):
         here = np.flatnonzero(orphan & (lane == device) & (stream == tid))
         steps = np.array([index.get(label, -1) for label in track["name"]])
         at = locate(starts[here], track["start_ns"].to_numpy(), track["end_ns"].to_numpy())
@@ -146,59 +130,16 @@ def _annotated(trace: RankTrace, activity: pl.DataFrame, markers: Markers) -> In
 def _by_time(
     activity: pl.DataFrame, member: IntArray, on_lane: np.ndarray, markers: Markers
 ) -> Markers:
-    """The markers on this device's own time: each step from its first launched event on.
+    """The markers on this device's own time: each step from the launched event that opens it on.
 
-    Where a step has no launched event the host's start stands in.
+    Where a step has none the host's start stands in.
     """
     known = activity.with_columns(pl.Series("step", member[on_lane], dtype=pl.Int32))
-    events = _Events.of(known, len(markers))
-    busy = events.counts > 0
-    starts = np.where(busy, events.first, markers.starts)
+    events = StepEvents.of(known, len(markers))
+    starts = np.where(events.opened, events.first, markers.starts)
     starts[0] = min(starts[0], markers.starts[0])
-    ends = np.append(starts[1:], events.last[busy].max(initial=markers.ends[-1]))
-    return Markers(_rising(starts), ends, markers.labels, markers.source)
-
-
-def _rising(starts: IntArray) -> IntArray:
-    """Starts in order: one that lies behind a later one gives way to it."""
-    return np.minimum.accumulate(starts[::-1])[::-1]
-
-
-def _device_windows(markers: Markers, events: _Events) -> tuple[IntArray, IntArray]:
-    """Windows of one device, tiled from the first event of one step to that of the next."""
-    busy = np.flatnonzero(events.counts)
-    if busy.size == 0:
-        return _nowhere(markers)
-    head, tail = busy[0], busy[-1]
-    close = int(events.last[tail])
-    starts = np.full(len(markers), close, dtype=np.int64)
-    starts[busy] = events.first[busy]
-    if markers.is_window:
-        starts[head] = min(starts[head], markers.starts[head])
-        close = max(close, int(markers.ends[tail]))
-        starts[tail + 1 :] = close
-    starts = _rising(starts)
-    return starts, np.append(starts[1:], close)
-
-
-def _nowhere(markers: Markers) -> tuple[IntArray, IntArray]:
-    """Windows of steps none of which has an event: empty."""
-    point = np.full(len(markers), markers.starts[0])
-    return point, point
-
-
-def _host_windows(markers: Markers, events: _Events) -> tuple[IntArray, IntArray]:
-    """Windows of a host-side trace: the host's ranges, each up to the next."""
-    busy = np.flatnonzero(events.counts)
-    if busy.size == 0:
-        return _nowhere(markers)
-    starts, close = markers.starts.copy(), int(events.last[busy[-1]])
-    if markers.is_window:
-        close = max(close, int(markers.ends[-1]))
-    elif busy[0] == 0:
-        starts[0] = events.first[0]  # nothing but the work itself says when the first one began
-    starts = np.minimum(starts, close)
-    return starts, np.append(starts[1:], close)
+    last = events.last[events.counts > 0].max(initial=markers.ends[-1])
+    return Markers(rising(starts), np.append(starts[1:], last), markers.labels, markers.source)
 
 
 def _unseen_launches(trace: RankTrace, markers: Markers) -> np.ndarray:
@@ -220,18 +161,21 @@ def _per_step(calls: pl.DataFrame, markers: Markers) -> IntArray:
 
 
 def _reasons(
-    markers: Markers, events: _Events, unseen: np.ndarray, *, truncated: bool
+    markers: Markers, events: StepEvents, unseen: np.ndarray, *, truncated: bool
 ) -> list[str]:
     """Why each step is left out of averages; empty for those that are kept."""
     counts = events.counts
-    busy = np.flatnonzero(counts)
-    reasons = ["" if count else "no device events" for count in counts]
+    busy = np.flatnonzero(events.opened)
+    reasons = ["" if count else NO_EVENTS for count in counts]
+    for ahead in np.flatnonzero((counts > 0) & ~events.opened):
+        reasons[ahead] = ALL_AHEAD
     if busy.size == 0:
         return reasons
     tail = int(busy[-1])
     for k in busy[:-1]:
-        if counts[k + 1] == 0:
-            reasons[k] = "its window reaches over a step without device events"
+        if not events.opened[k + 1]:
+            what = "whose work all ran ahead" if counts[k + 1] else "without device events"
+            reasons[k] = f"its window reaches over a step {what}"
     if markers.cut_off and tail == len(markers) - 1:
         reasons[tail] = "the capture ends inside it"
     if truncated:

@@ -73,7 +73,7 @@ def comm_events(lane: Lane) -> pl.DataFrame:
     step = events["step"].to_numpy()
     lo, hi = lane.edges[:-1][step], lane.edges[1:][step]
     done = covered_before(np.maximum(starts, lo), lane.compute) - covered_before(lo, lane.compute)
-    left = covered_before(hi, lane.compute) - covered_before(np.minimum(ends, hi), lane.compute)
+    left = covered_before(hi, lane.compute) - covered_before(np.clip(ends, lo, hi), lane.compute)
     rows = events.with_columns(
         pl.Series("exposed_ns", ends - starts - overlap(starts, ends, lane.compute)),
         pl.Series("compute_before_ns", done),

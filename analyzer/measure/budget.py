@@ -7,18 +7,18 @@ active in a segment is one bit a class, so one pass over sorted boundaries decid
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
 
 from analyzer import schema
-from analyzer.intervals import IntArray, Intervals, clip, distinct
-from analyzer.measure.lane import Lane
+from analyzer.intervals import IntArray, Intervals, clip, distinct, empty
+from analyzer.measure.lane import PP_AXIS, Lane
 from analyzer.model import IdleCause
 
 COMPUTE, EXPOSED, BUBBLE, MEMCPY, IDLE = "compute", "exposed_comm", "bubble", "memcpy", "idle"
-PP_AXIS = "pp"
 
 
 def step_budget(lane: Lane, idle: pl.DataFrame) -> pl.DataFrame:
@@ -26,8 +26,9 @@ def step_budget(lane: Lane, idle: pl.DataFrame) -> pl.DataFrame:
 
     Axes that communicate together while nothing computes share the time equally: per step and
     combination of k axes, the total T gives each ``T // k`` and the remainder goes to the first
-    ones in canonical order. There is no ``bubble`` row where a pipeline communicates: its waits
-    cannot be told from its transfers by one rank's trace alone and stay in ``exposed_comm[pp]``.
+    ones in canonical order. Instants at which nothing but pipeline transfers run and all of them
+    wait for their peer are ``bubble``. Where those waits are not known (one rank's trace alone does
+    not tell) there is no ``bubble`` row and they stay in ``exposed_comm[pp]``.
 
     Args:
         lane: the device.
@@ -38,22 +39,29 @@ def step_budget(lane: Lane, idle: pl.DataFrame) -> pl.DataFrame:
         schema.BUDGET, one row a state, also where it is zero.
     """
     axes = list(lane.comm)
-    table = _combinations([lane.compute, lane.copies, *lane.comm.values()], lane.edges)
+    waiting = lane.stage_waiting
+    unions = [lane.compute, lane.copies, *lane.comm.values(), waiting or empty()]
+    table = _combinations(unions, lane.edges)
     rows: dict[tuple[int, str, str], int] = {
         (step, state, detail): 0
         for step in range(lane.steps.height)
-        for state, detail in _states(axes)
+        for state, detail in _states(axes, bubble=waiting is not None)
     }
+    shared: Counter[tuple[int, tuple[str, ...]]] = Counter()
     for step, code, ns in table.iter_rows():
-        active = [axis for bit, axis in enumerate(axes) if code >> (bit + 2) & 1]
+        active = tuple(axis for bit, axis in enumerate(axes) if code >> (bit + 2) & 1)
         if code & 1:
             rows[step, COMPUTE, ""] += ns
+        elif active == (PP_AXIS,) and code >> (len(axes) + 2) & 1:
+            rows[step, BUBBLE, ""] += ns
         elif active:
-            share, rest = divmod(ns, len(active))
-            for place, axis in enumerate(active):
-                rows[step, EXPOSED, axis] += share + (place < rest)
+            shared[step, active] += ns
         elif code & 2:
             rows[step, MEMCPY, ""] += ns
+    for (step, active), ns in shared.items():
+        share, rest = divmod(ns, len(active))
+        for place, axis in enumerate(active):
+            rows[step, EXPOSED, axis] += share + (place < rest)
     for step, cause, ns in idle.select("step", "cause", "ns").iter_rows():
         rows[step, IDLE, cause] += ns
     frame = pl.DataFrame(
@@ -64,14 +72,13 @@ def step_budget(lane: Lane, idle: pl.DataFrame) -> pl.DataFrame:
     return lane.keyed(frame, schema.BUDGET)
 
 
-def _states(axes: Sequence[str]) -> list[tuple[str, str]]:
+def _states(axes: Sequence[str], *, bubble: bool) -> list[tuple[str, str]]:
     """All (state, detail) pairs of a lane, in the order reports show them."""
     causes = [cause for cause in IdleCause if cause is not IdleCause.BUBBLE]
-    bubble = [] if PP_AXIS in axes else [(BUBBLE, "")]
     return [
         (COMPUTE, ""),
         *((EXPOSED, axis) for axis in axes),
-        *bubble,
+        *([(BUBBLE, "")] if bubble or PP_AXIS not in axes else []),
         (MEMCPY, ""),
         *((IDLE, cause.value) for cause in causes),
     ]

@@ -8,7 +8,7 @@ import polars as pl
 
 from analyzer.label.naming import named
 from analyzer.measure.results import Coverage
-from analyzer.model import LabeledRank, Work
+from analyzer.model import FILE_ORDER, LabeledRank, Work
 
 MAX_UNCLASSIFIED_PCT = 5.0
 JITTER_NS = 100  # overlaps up to this are the recorder's, longer ones the hardware's
@@ -68,6 +68,10 @@ def rank_caveats(ranks: Sequence[LabeledRank]) -> list[str]:
 
 def _recording(rank: LabeledRank) -> list[str]:
     found = []
+    if rank.trace.meta.rank_source == FILE_ORDER:
+        found.append(
+            "nothing tells the traces' ranks: they were numbered in the order of the files"
+        )
     if rank.host_side:
         found.append("no device events: figures are host-side")
     if (

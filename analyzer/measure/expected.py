@@ -2,7 +2,9 @@
 
 Not a bandwidth model: the unavoidable operations (the first all-gather of a sharded step, the last
 gradient bucket, every tensor-parallel collective) are taken at their own measured duration, or at
-the median of their kind where they took longer, so that a straggling instance is not excused.
+the median of their kind where they took longer, so that a straggling instance is not excused. What
+of them was hidden after all is not expected to be exposed: the figure never exceeds the exposure
+measured.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def expected_exposure(
 ) -> Mapping[tuple[str, str], Expected]:
     """Unavoidable exposure per (axis, op), and over all ops of the axis as (axis, "").
 
-    Per step and rank an operation adds ``min(own duration, median duration of the same op and
+    Per step and rank an operation adds ``min(own exposed part, median duration of the same op and
     size on that rank)`` when its strategy marks it as unavoidable. On an axis the strategy
     describes, an operation it does not describe cannot be judged: its measured exposure is added
     to the axis' figure, its own figure is None.
@@ -70,7 +72,7 @@ def _with_need(events: pl.DataFrame) -> pl.DataFrame:
     typical = duration.median().floor().cast(pl.Int64).over("rank", "axis", "op", "message_bytes")
     turn = pl.col("start_ns").rank("ordinal").over("rank", "lane", "step", "axis", "op")
     return events.with_columns(
-        pl.min_horizontal(duration, typical).alias("need_ns"),
+        pl.min_horizontal("exposed_ns", typical).alias("need_ns"),
         turn.alias("turn"),
         pl.len().over("rank", "lane", "step", "axis", "op").alias("turns"),
     )

@@ -14,13 +14,16 @@ import numpy as np
 import polars as pl
 
 from analyzer import intervals
-from analyzer.intervals import IntArray
+from analyzer.intervals import IntArray, covered_before
 from analyzer.measure.host import HostWaits
 from analyzer.measure.lane import Lane
 from analyzer.model import IdleCause
 
 UNKNOWN_TIME = 2**62
 ANY_THREAD = -1
+RETURN_LATENCY_NS = 10_000
+"""A synchronisation may seem to return this long before the device's last work ends: host and
+device clocks are aligned to a few microseconds only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +128,32 @@ def _blocked(gaps: Gaps, waits: HostWaits) -> IntArray:
 
 
 def drain_by_step(lane: Lane, gaps: Gaps, waits: HostWaits) -> IntArray:
-    """Idle time of every step that follows a synchronisation until the next work starts.
+    """Idle time of every step that its synchronisations can be blamed for.
 
-    A gap counts from its start, or from the call's start if that is later, when the launching
-    thread was blocked in a synchronisation in the part of the gap before the launch.
+    A gap counts from its start, or from the call's start if that is later, until its end when the
+    launching thread was blocked in a synchronisation in the part of the gap before the launch. But
+    without the call the launch would have come earlier by the time the host was blocked, and not
+    more: a gap is blamed for at most that time, and no blocked instant counts for two gaps. What is
+    left of the gap the host was slow by itself, as it was before a call that found the queue empty.
     """
     drained = np.zeros_like(gaps.starts)
+    called = np.full_like(gaps.starts, UNKNOWN_TIME)  # first call that blocks the launching thread
     for thread in np.unique(gaps.thread):
-        here = np.flatnonzero(gaps.thread == thread)
         sync = waits.sync(int(thread))
-        first = np.searchsorted(sync.ends, gaps.starts[here], side="right")
+        here = np.flatnonzero(gaps.thread == thread)
+        first = np.searchsorted(sync.ends, gaps.starts[here] - RETURN_LATENCY_NS, side="right")
         found = first < sync.starts.size
-        begins = np.maximum(sync.starts[first[found]], gaps.starts[here][found])
-        blocked = begins < gaps.asked[here][found]
-        hit = here[found][blocked]
-        drained[hit] = gaps.ends[hit] - begins[blocked]
+        called[here[found]] = sync.starts[first[found]]
+    hit = np.flatnonzero(np.maximum(called, gaps.starts) < gaps.asked)
+    counted = np.full(gaps.starts.size, -UNKNOWN_TIME)  # until when blocked time is used up
+    counted[hit[1:]] = gaps.ends[hit[:-1]]
+    since = np.maximum(called, counted)
+    for thread in np.unique(gaps.thread[hit]):
+        sync = waits.sync(int(thread))
+        here = hit[gaps.thread[hit] == thread]
+        blocked = covered_before(gaps.asked[here], sync) - covered_before(since[here], sync)
+        idle = gaps.ends[here] - np.maximum(called[here], gaps.starts[here])
+        drained[here] = np.minimum(idle, np.maximum(blocked, 0))
     return _sum_by_step(lane.window_of(gaps.starts), drained, lane.steps.height)
 
 

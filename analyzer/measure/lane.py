@@ -9,12 +9,13 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from analyzer.intervals import IntArray, Intervals, clip, merge
+from analyzer.intervals import IntArray, Intervals, clip, merge, subtract
 from analyzer.model import UNKNOWN_AXIS, LabeledRank, RankTrace, Work, axis_sort_key
 from analyzer.schema import Table, conform
 
 COMM = (Work.COMM.value, Work.FUSED.value)
 UNKNOWN_OP = "other"
+PP_AXIS = "pp"
 COPIES = (Work.MEMCPY.value, Work.MEMSET.value)
 
 
@@ -29,6 +30,8 @@ class Lane:
         steps: schema.STEPS rows of this lane, by index.
         events: schema.ACTIVITY rows of this lane that touch its windows, by start.
         edges: window boundaries: step k is ``[edges[k], edges[k + 1])``.
+        stage_waits: columns event, wait_ns: how long pipeline transfers wait for their peer; None
+            where that is not known.
     """
 
     trace: RankTrace
@@ -37,6 +40,7 @@ class Lane:
     steps: pl.DataFrame
     events: pl.DataFrame
     edges: IntArray
+    stage_waits: pl.DataFrame | None = None
 
     @cached_property
     def compute(self) -> Intervals:
@@ -60,6 +64,17 @@ class Lane:
         )
         unions = {str(axis): merge(p["start_ns"], p["end_ns"]) for (axis,), p in parts.items()}
         return {axis: unions[axis] for axis in sorted(unions, key=axis_sort_key)}
+
+    @cached_property
+    def stage_waiting(self) -> Intervals | None:
+        """Instants at which pipeline transfers run and all of them wait for their peer."""
+        if self.stage_waits is None or PP_AXIS not in self.comm:
+            return None
+        events = self.communication.filter(pl.col("axis") == PP_AXIS).join(
+            self.stage_waits, on="event", how="left", maintain_order="left"
+        )
+        moving = events["start_ns"] + events["wait_ns"].fill_null(0)
+        return subtract(self.comm[PP_AXIS], merge(moving, events["end_ns"]))
 
     @cached_property
     def communication(self) -> pl.DataFrame:
@@ -100,7 +115,7 @@ class Lane:
         return merge(chosen["start_ns"], chosen["end_ns"])
 
 
-def lanes_of(rank: LabeledRank) -> Iterator[Lane]:
+def lanes_of(rank: LabeledRank, stage_waits: pl.DataFrame | None = None) -> Iterator[Lane]:
     """The lanes of a rank that have step windows, by device index."""
     activity = rank.activity.with_columns(pl.col("work").cast(pl.String))
     for (number,), steps in rank.steps.sort("lane", "index").group_by("lane", maintain_order=True):
@@ -108,4 +123,4 @@ def lanes_of(rank: LabeledRank) -> Iterator[Lane]:
         edges = np.append(starts, steps["end_ns"][-1]).astype(np.int64)
         inside = (pl.col("start_ns") <= int(edges[-1])) & (pl.col("end_ns") >= int(edges[0]))
         events = activity.filter((pl.col("lane") == number) & inside).sort("start_ns")
-        yield Lane(rank.trace, int(str(number)), rank.host_side, steps, events, edges)
+        yield Lane(rank.trace, int(str(number)), rank.host_side, steps, events, edges, stage_waits)

@@ -12,6 +12,8 @@ from analyzer.strategy import Strategy
 if TYPE_CHECKING:
     import polars as pl
 
+    from analyzer.crossrank.results import CrossRank
+
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
@@ -80,6 +82,53 @@ class AxisSummary:
     overlap_pct: float | None  # None when there is no communication
     expected_exposed_ns: int | None = None  # what the strategy cannot hide, None when not known
     expected_why: str = ""
+    wait_ns: int | None = None  # waiting for other members; None where it could not be split off
+    transfer_ns: int | None = None
+    unexplained_ns: int | None = None  # where nothing is split: time above the usual transfer
+    busbw_gbps: float | None = None
+    spec_gbps: float | None = None  # of the link level its groups span, one direction
+    link_efficiency: float | None = None  # expected time at datasheet rate / transfer
+    split_pct: float | None = None  # communication events that wait and transfer rest on
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeFamily:
+    """Per step means of matrix multiplies, attention or convolutions of one dtype.
+
+    Figures that rest on FLOPs are None where shapes did not tell them.
+    """
+
+    family: str
+    dtype: str | None
+    calls: float
+    time_ns: int  # kernels' durations (or, in CPU traces, operators') added up
+    flops: float | None
+    bytes: float | None  # least memory traffic
+    intensity: float | None  # FLOPs a byte
+    achieved_flops_per_s: float | None
+    peak_flops_per_s: float | None  # dense, of its dtype
+    roofline_flops_per_s: float | None  # the same calls, each at min(peak, intensity x bandwidth)
+    efficiency_pct: float | None  # achieved / roofline
+    share_pct: float  # of the step's time
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeSummary:
+    """FLOPs of the mean step of one device, and its utilisation."""
+
+    convention: str  # how model FLOPs are counted
+    peak_flops_per_s: float | None  # dense
+    peak_dtype: str | None
+    memory_bytes_per_s: float | None
+    model_flops_per_step: float | None
+    executed_flops_per_step: float | None
+    rerun_flops_per_step: float | None  # of the executed ones: activation checkpointing
+    known_pct: float | None  # share of matmul time whose FLOPs are known
+    mfu_pct: float | None
+    hfu_pct: float | None
+    families: tuple[ComputeFamily, ...]
+    reasons: Mapping[str, str] = field(default_factory=dict)  # figure -> why it is None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +168,8 @@ class Measurements:
     warnings: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()  # label sources that disagree
     null_reasons: Mapping[str, str] = field(default_factory=dict)  # figure -> why it is null
+    crossrank: CrossRank | None = None  # None for a single rank
+    compute: ComputeSummary | None = None  # None without a mean step or without matmuls
 
     @property
     def worst_rank(self) -> RankSummary | None:

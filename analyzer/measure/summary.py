@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from analyzer.measure.axes import ALL_OPS
-from analyzer.measure.budget import BUBBLE, COMPUTE, EXPOSED, IDLE, MEMCPY, PP_AXIS
+from analyzer.measure.budget import BUBBLE, COMPUTE, EXPOSED, IDLE, MEMCPY
 from analyzer.measure.expected import Expected
+from analyzer.measure.lane import PP_AXIS
+from analyzer.measure.links import LinkFigures
 from analyzer.measure.results import AxisSummary, Budget, RankSummary
 from analyzer.model import axis_sort_key
 
@@ -42,25 +44,36 @@ def mean_budget(kept: pl.DataFrame) -> Budget | None:
         time_ns=sum(means.values()),
         compute_ns=means.get((COMPUTE, ""), 0),
         exposed_comm_ns={axis: means[EXPOSED, axis] for axis in axes},
-        bubble_ns=None if PP_AXIS in axes else means.get((BUBBLE, ""), 0),
+        bubble_ns=means.get((BUBBLE, ""), 0) if _bubble_known(kept) else None,
         memcpy_ns=means.get((MEMCPY, ""), 0),
         idle_ns={detail: ns for (state, detail), ns in means.items() if state == IDLE},
     )
 
 
-def exposed_pct(kept: pl.DataFrame) -> float | None:
-    """Mean over windows of 100 x exposed communication / window; None without a window."""
+def _bubble_known(kept: pl.DataFrame) -> bool:
+    """Whether every window in which a pipeline communicates tells its waits."""
+    pipeline = kept.filter(state=EXPOSED, detail=PP_AXIS).select(WINDOW)
+    return pipeline.join(kept.filter(state=BUBBLE), on=WINDOW, how="anti").is_empty()
+
+
+def state_pct(kept: pl.DataFrame, state: str) -> float | None:
+    """Mean over windows of 100 x time in a state / window; None without a window."""
     per_window = (
         kept.group_by(WINDOW)
         .agg(
-            pl.col("ns").filter(pl.col("state") == EXPOSED).sum().alias("exposed"),
+            pl.col("ns").filter(pl.col("state") == state).sum().alias("part"),
             pl.col("ns").sum().alias("window"),
         )
         .filter(pl.col("window") > 0)
         .sort(WINDOW)  # a fixed order of summation: equal inputs give equal bits
     )
-    share = per_window.select(100 * pl.col("exposed") / pl.col("window")).to_series()
+    share = per_window.select(100 * pl.col("part") / pl.col("window")).to_series()
     return None if share.is_empty() else float(share.sum()) / share.len()
+
+
+def exposed_pct(kept: pl.DataFrame) -> float | None:
+    """Share of exposed communication."""
+    return state_pct(kept, EXPOSED)
 
 
 def rank_summaries(kept: pl.DataFrame) -> tuple[RankSummary, ...]:
@@ -77,7 +90,10 @@ def rank_summaries(kept: pl.DataFrame) -> tuple[RankSummary, ...]:
 
 
 def axis_summaries(
-    kept: pl.DataFrame, windows: int, expected: Mapping[tuple[str, str], Expected]
+    kept: pl.DataFrame,
+    windows: int,
+    expected: Mapping[tuple[str, str], Expected],
+    links: Mapping[tuple[str, str], LinkFigures],
 ) -> tuple[AxisSummary, ...]:
     """Per step means of every axis and op, in canonical order; the whole axis before its ops.
 
@@ -86,6 +102,7 @@ def axis_summaries(
         windows: kept (rank, lane, step) windows of the job, also those without the axis: the means
             are over all of them, so that they can be compared with the budget.
         expected: unavoidable exposure.
+        links: wait, transfer and bandwidth.
     """
     sums = kept.group_by("axis", "op").agg(
         pl.col("count", "comm_ns", "exposed_ns").sum(),
@@ -95,7 +112,9 @@ def axis_summaries(
     summaries = []
     for row in rows:
         comm, exposed = row["comm_ns"], row["exposed_ns"]
+        exposed_ns = round(exposed / windows)  # events that overlap are exposed once
         judged = expected.get((row["axis"], row["op"]), Expected(None, ""))
+        link = links.get((row["axis"], row["op"]), LinkFigures())
         summaries.append(
             AxisSummary(
                 axis=row["axis"],
@@ -103,10 +122,17 @@ def axis_summaries(
                 count=row["count"] / windows,
                 bytes=None if row["bytes"] is None else row["bytes"] / windows,
                 comm_ns=round(comm / windows),
-                exposed_ns=round(exposed / windows),
+                exposed_ns=exposed_ns,
                 overlap_pct=100 * (1 - exposed / comm) if comm else None,
-                expected_exposed_ns=judged.ns,
+                expected_exposed_ns=None if judged.ns is None else min(judged.ns, exposed_ns),
                 expected_why=judged.why,
+                wait_ns=link.wait_ns,
+                transfer_ns=link.transfer_ns,
+                unexplained_ns=link.unexplained_ns,
+                busbw_gbps=link.busbw_gbps,
+                spec_gbps=link.spec_gbps,
+                link_efficiency=link.link_efficiency,
+                split_pct=link.split_pct,
             )
         )
     return tuple(summaries)
@@ -119,4 +145,5 @@ __all__ = [
     "mean_budget",
     "rank_summaries",
     "shares",
+    "state_pct",
 ]

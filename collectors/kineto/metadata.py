@@ -9,7 +9,7 @@ from typing import Any
 
 from analyzer.model import ProcessGroup
 
-MAX_RANKS = 2**20
+MAX_RANKS = 2**20  # no job has more: above, the number is damaged
 EMBEDDED_KEY = "meshscope"
 """Metadata key under which the project's own collector writes what Kineto does not."""
 
@@ -60,7 +60,7 @@ def process_groups(info: Mapping[str, Any]) -> tuple[ProcessGroup, ...]:
 
 
 def _group(entry: Mapping[str, Any]) -> ProcessGroup:
-    ranks = _ranks(entry.get("ranks"))
+    ranks = listed_ranks(entry.get("ranks"))
     size = as_int(entry.get("pg_size", entry.get("group_size")))
     name = entry.get("pg_name", entry.get("uid", entry.get("name", "")))
     return ProcessGroup(
@@ -72,7 +72,8 @@ def _group(entry: Mapping[str, Any]) -> ProcessGroup:
     )
 
 
-def _ranks(value: object) -> tuple[int, ...]:
+def listed_ranks(value: object) -> tuple[int, ...]:
+    """The ranks of a group as written: a list, its text, or a table; empty when cut or broken."""
     if isinstance(value, str):
         if "..." in value:
             return ()

@@ -53,6 +53,8 @@ _WRAPPED = ("comms_id", "address")
 _EMBEDDED = ("pid", "tid", "stream")
 _NARROW = ("device", "device_type")
 _MAX_INT32 = 2**31 - 1
+# peers and splits; causal masks; strides
+_CONCRETE = ("c10d", "attention", "flash_attn", "convolution")
 
 
 class Rows:
@@ -103,7 +105,7 @@ class Rows:
         args = list(map(args_of, events))
         for column, values in columns_of(args, self._fields).items():
             if column == "concrete_inputs":
-                self._raws[column].extend_raw(_of_collectives(names, values))
+                self._raws[column].extend_raw(_of_few(names, values))
             elif column in self._ints:
                 self._ints[column].extend(values)
             elif column in self._raws:
@@ -167,10 +169,10 @@ class CommRows:
         count_bad(self._ints, into)
 
 
-def _of_collectives(names: Sequence[str], values: Sequence[Any]) -> Sequence[Any]:
-    """Only c10d operators' concrete inputs are used (peers, splits); the rest is bulk."""
+def _of_few(names: Sequence[str], values: Sequence[Any]) -> Sequence[Any]:
+    """Of few operators the concrete inputs are used (_CONCRETE); the rest is bulk."""
     texts = list(map(str, names))  # a damaged name may be anything, also what cannot be hashed
-    wanted = {n for n in set(names) if "c10d" in n}
+    wanted = {n for n in set(texts) if any(part in n for part in _CONCRETE)}
     if not wanted:
         return (None,) * len(values)
     return [v if n in wanted else None for n, v in zip(texts, values, strict=True)]

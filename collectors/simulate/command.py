@@ -32,6 +32,7 @@ def simulate_command(  # noqa: PLR0913 - one parameter an option
     defect: Annotated[list[str] | None, typer.Option(help=_DEFECT_HELP)] = None,
     jitter: Annotated[float, typer.Option(help="Relative noise on every duration.")] = 0.02,
     clock_skew_us: Annotated[float, typer.Option(help="Largest clock error of a rank.")] = 0.0,
+    clock_drift_ppm: Annotated[float, typer.Option(help="Largest clock drift of a rank.")] = 0.0,
     ranks_per_node: Annotated[int, typer.Option(help="Ranks that share a node's links.")] = 8,
     grad_norm: Annotated[bool, typer.Option(help="Clip gradients by their global norm.")] = True,
     flows: Annotated[bool, typer.Option(help="Write ac2g flow events.")] = False,
@@ -54,6 +55,7 @@ def simulate_command(  # noqa: PLR0913 - one parameter an option
         strategy=strategy,
         defects=tuple(Defect.parse(text) for text in defect or ()),
         clock_skew_ns=round(1000 * clock_skew_us),
+        clock_drift_ppm=clock_drift_ppm,
         **options,
     )
     job = simulate(spec)

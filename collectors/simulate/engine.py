@@ -187,7 +187,7 @@ class _Engine:
     def _arrive(
         self, collective: Collective, queue: _Queue, event: DeviceEvent
     ) -> list[_Queue] | None:
-        key = _instance_key(collective, queue.rank.record.rank, event.seq)
+        key = instance_key(collective, queue.rank.record.rank, event.seq)
         members = collective.group.size if collective.peer is None else 2
         instance = self.instances.setdefault(key, _Instance(collective, members))
         first = instance.collective
@@ -216,7 +216,8 @@ class _Engine:
         return round(ns * (1 + self.jitter * (2 * random.random() - 1)))
 
 
-def _instance_key(collective: Collective, rank: int, seq: int) -> tuple[Any, ...]:
+def instance_key(collective: Collective, rank: int, seq: int) -> tuple[Any, ...]:
+    """What is equal for all members of one collective or transfer, and for nothing else."""
     if collective.peer is None:
         return (collective.op, collective.group.name, collective.group.ranks, seq)
     ends = (rank, collective.peer) if collective.op == "send" else (collective.peer, rank)
@@ -320,7 +321,7 @@ class _Rank:
             self.engine.noisy(work.ns, self._random),
         )  # fmt: skip
         if work.collective is not None:
-            counter = _instance_key(work.collective, self.record.rank, 0)[1:]
+            counter = instance_key(work.collective, self.record.rank, 0)[1:]
             event.seq = self._seq[counter] = self._seq.get(counter, 0) + 1
             self._note_collective(work.collective, event.seq)
         self.record.device.append(event)

@@ -11,7 +11,7 @@ from typing import Any
 
 from collectors.simulate.costs import Device, HostCosts
 from collectors.simulate.engine import RankRecord, run
-from collectors.simulate.kineto_writer import BASE_NS, START_NS, write_trace
+from collectors.simulate.kineto_writer import BASE_NS, START_NS, ClockError, write_trace
 from collectors.simulate.programs import record_job
 from collectors.simulate.spec import Group, SimSpec, process_groups
 from collectors.simulate.truth import job_truth
@@ -30,12 +30,13 @@ class SimulatedJob:
     device: Device
     records: tuple[RankRecord, ...]
     clock_offset_ns: tuple[int, ...]  # per rank, added to what is written
+    clock_drift_ppm: tuple[float, ...]  # per rank, growing with the job's time
     truth: dict[str, Any]
 
     def trace(self, rank: int) -> bytes:
         """The rank's trace as Kineto JSON."""
-        offset = self.clock_offset_ns[rank]
-        return write_trace(self.records[rank], self.groups, self.spec, self.device, offset)
+        clock = ClockError(self.clock_offset_ns[rank], self.clock_drift_ppm[rank])
+        return write_trace(self.records[rank], self.groups, self.spec, self.device, clock)
 
 
 def simulate(
@@ -55,6 +56,9 @@ def simulate(
     random = Random(f"{spec.seed}/clock")  # noqa: S311 - noise, not secrets
     errors = [round(spec.clock_skew_ns * (2 * random.random() - 1)) for _ in records]
     offsets = (0, *errors[1:])  # rank 0 is the reference
+    rates = Random(f"{spec.seed}/drift")  # noqa: S311 - noise, not secrets
+    drawn = [spec.clock_drift_ppm * (2 * rates.random() - 1) for _ in records]
+    drifts = (0.0, *drawn[1:])
     truth = {
         "simulated": True,
         "strategy": spec.strategy,
@@ -62,10 +66,11 @@ def simulate(
         "world_size": spec.world_size,
         "defects": [str(defect) for defect in spec.defects],
         "clock_offset_ns": list(offsets),
+        **({"clock_drift_ppm": list(drifts)} if spec.clock_drift_ppm else {}),
         "groups": [{"axis": g.axis, "name": g.name, "ranks": list(g.ranks)} for g in groups],
         **job_truth(records, ORIGIN_NS),
     }
-    return SimulatedJob(spec, groups, device, records, offsets, truth)
+    return SimulatedJob(spec, groups, device, records, offsets, drifts, truth)
 
 
 def write(job: SimulatedJob, directory: Path, *, compress: bool = True) -> list[Path]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from collectors.simulate.costs import Device
@@ -48,12 +50,24 @@ _SYNC_KINDS = {"cudaStreamSynchronize": "Stream Sync", "cudaDeviceSynchronize": 
 _LISTED_RANKS = 30  # torch cuts longer lists
 
 
+@dataclass(frozen=True, slots=True)
+class ClockError:
+    """What a rank's clock shows instead of the job's time."""
+
+    offset_ns: int = 0
+    drift_ppm: float = 0.0
+
+    def shown(self, ns: int) -> int:
+        """The time the clock shows at true time ``ns`` from the job's start."""
+        return ns + self.offset_ns + round(ns * self.drift_ppm / 1e6)
+
+
 def write_trace(
     record: RankRecord,
     groups: tuple[Group, ...],
     spec: SimSpec,
     device: Device,
-    offset_ns: int = 0,
+    clock: ClockError | None = None,
 ) -> bytes:
     """One rank's trace as JSON text, one event a line.
 
@@ -62,9 +76,9 @@ def write_trace(
         groups: All process groups; the rank's own are listed in ``distributedInfo``.
         spec: The job, for the defects that only change what is written.
         device: For the device's name.
-        offset_ns: This rank's clock error, added to every timestamp.
+        clock: This rank's clock error, in every timestamp.
     """
-    writer = _Writer(record, spec, offset_ns)
+    writer = _Writer(record, spec, clock or ClockError())
     own = [group for group in groups if record.rank in group.ranks]
     head = json.dumps(_header(record.rank, spec.world_size, own, device), separators=(",", ":"))
     lines = ",\n".join(writer.lines())
@@ -103,10 +117,10 @@ def _header(rank: int, world_size: int, own: list[Group], device: Device) -> dic
 
 
 class _Writer:
-    def __init__(self, record: RankRecord, spec: SimSpec, offset_ns: int) -> None:
+    def __init__(self, record: RankRecord, spec: SimSpec, clock: ClockError) -> None:
         self.record = record
         self.spec = spec
-        self.offset_ns = offset_ns
+        self.clock = clock
         pid = 200_000 + 10 * record.rank
         self.pid = pid
         self.tids = {Thread.MAIN: pid, Thread.BACKWARD: pid + 7}
@@ -121,7 +135,10 @@ class _Writer:
             yield self._host_event(host_event)
             if self.spec.sync_events and host_event.name in _SYNC_KINDS:
                 yield self._sync_event(host_event)
+        random = Random(f"{self.spec.seed}/drop/{self.record.rank}")  # noqa: S311 - noise
         for event in self.record.device:
+            if event.work.collective and random.random() < self.spec.drop_collectives:
+                continue
             yield self._device_event(event)
             if self.spec.flows and not self._launches_missing:
                 yield from self._flow(event)
@@ -251,15 +268,15 @@ class _Writer:
     def _line(
         self, cat: str, name: str, pid: int, tid: int, span: tuple[int, int], args: dict[str, Any]
     ) -> str:
-        start, end = span
+        start, end = (self.clock.shown(ns) for ns in span)
         return (
             f'{{"ph":"X","cat":"{cat}","name":{json.dumps(name)},"pid":{pid},"tid":{tid},'
-            f'"ts":{self._us(start)},"dur":{_decimal_us(end - start)},'
+            f'"ts":{_decimal_us(START_NS + start)},"dur":{_decimal_us(end - start)},'
             f'"args":{json.dumps(args, separators=(",", ":"))}}}'
         )
 
     def _us(self, ns: int) -> str:
-        return _decimal_us(START_NS + self.offset_ns + ns)
+        return _decimal_us(START_NS + self.clock.shown(ns))
 
 
 def _decimal_us(ns: int) -> str:

@@ -107,6 +107,8 @@ class SimSpec:
             (where gradients are sharded).
         jitter: Relative half-width of the uniform noise on every duration.
         clock_skew_ns: Largest clock offset of a rank; offsets shift what is written, not the truth.
+        clock_drift_ppm: Largest drift of a rank's clock, likewise.
+        drop_collectives: Share of its collectives that each rank's file lacks, drawn at random.
         ranks_per_node: Consecutive ranks that share a node and its fast links.
         flows: Write ``ac2g`` flow events.
         sync_events: Write ``cuda_sync`` events beside the synchronising calls.
@@ -127,6 +129,8 @@ class SimSpec:
     grad_norm: bool = True
     jitter: float = 0.0
     clock_skew_ns: int = 0
+    clock_drift_ppm: float = 0.0
+    drop_collectives: float = 0.0
     ranks_per_node: int = 8
     flows: bool = False
     sync_events: bool = False
@@ -190,12 +194,15 @@ def parse_strategy(text: str) -> tuple[str, ...]:
     return words
 
 
+MAX_DEGREE_DIGITS = 4  # every rank is a file: more ranks are a typing error
+
+
 def parse_mesh(text: str) -> dict[str, int]:
     """Parse ``dp_shard=4,tp=2`` (outermost first) into axis -> degree."""
     mesh: dict[str, int] = {}
     for part in text.split(","):
         axis, _, degree = part.strip().partition("=")
-        if not degree.isdecimal() or axis in mesh:
+        if not degree.isdecimal() or len(degree) > MAX_DEGREE_DIGITS or axis in mesh:
             raise UsageError(f"mesh {text!r}: {part!r} is not a new AXIS=DEGREE", "dp_shard=4,tp=2")
         mesh[axis] = int(degree)
     return mesh
@@ -215,8 +222,9 @@ def _check_numbers(spec: SimSpec) -> None:
     for name in ("steps", "layers", "hidden", "vocab", "sequence", "batch", "ranks_per_node"):
         if getattr(spec, name) < 1:
             raise UsageError(f"{name} must be at least 1")
-    if not 0 <= spec.jitter < 1:
-        raise UsageError("jitter must be in [0, 1)")
+    for name in ("jitter", "drop_collectives"):
+        if not 0 <= getattr(spec, name) < 1:
+            raise UsageError(f"{name} must be in [0, 1)")
 
 
 def process_groups(spec: SimSpec) -> tuple[Group, ...]:

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analyzer.model import axis_sort_key
-from collectors.simulate.engine import DeviceEvent, RankRecord
+from collectors.simulate.engine import DeviceEvent, RankRecord, instance_key
 from collectors.simulate.programs.step import DATALOADER
 from collectors.simulate.tape import Thread
 
@@ -58,6 +58,35 @@ def job_truth(records: Sequence[RankRecord], origin_ns: int) -> dict[str, Any]:
         for record in records
     ]
     return {"ranks": ranks, "mean": _mean(ranks)}
+
+
+def instance_truth(records: Sequence[RankRecord]) -> list[dict[str, Any]]:
+    """Wait and transfer of every collective and transfer, in true time.
+
+    One entry an instance: axis, op, ranks of the group, sequence number, ``transfer_ns`` (from the
+    last member's start to the end of all) and, by rank, ``wait_ns`` (from its own start on).
+    """
+    members: dict[tuple[Any, ...], list[tuple[int, DeviceEvent]]] = defaultdict(list)
+    for record in records:
+        for event in record.device:
+            if event.work.collective is not None:
+                key = instance_key(event.work.collective, record.rank, event.seq)
+                members[key].append((record.rank, event))
+    entries = []
+    for joined in members.values():
+        call = joined[0][1].work.collective
+        latest = max(event.start_ns for _, event in joined)
+        entries.append(
+            {
+                "axis": call and call.axis,
+                "op": call and call.op,
+                "group": call and call.group.ranks,
+                "seq": joined[0][1].seq,
+                "transfer_ns": min(event.end_ns for _, event in joined) - latest,
+                "wait_ns": {rank: latest - event.start_ns for rank, event in joined},
+            }
+        )
+    return entries
 
 
 def rank_truth(record: RankRecord) -> list[dict[str, Any]]:

@@ -24,9 +24,12 @@ METHODS: tuple[Method, ...] = (
         "Step time",
         "The length of a step's window. Windows of a rank neither overlap nor leave gaps, so idle "
         "time at a step's head and tail counts.",
-        "from the step's first device event to the first device event of the next step; the first "
-        "step starts with its host-side marker if that is earlier, the last one ends with it if "
-        "that is later",
+        "from the step's first device event to the first device event of the next step, without "
+        "work that runs ahead: what starts, off the stream that computes most, before that stream "
+        "(for copies, before every kernel) has finished the step before counts by time in the "
+        "window it runs in; the first step starts with its host-side marker if that is earlier, "
+        "the last one ends with it if that is later. Devices of a rank with only a few stray "
+        "events are left out",
         MEAN,
     ),
     Method(
@@ -127,6 +130,72 @@ METHODS: tuple[Method, ...] = (
         "Σ over the operations that cannot be hidden of min(own duration, median duration of the "
         "same operation and size on the rank); operations the strategy does not describe count as "
         "measured",
+        MEAN,
+    ),
+    Method(
+        "axes.wait_ns",
+        "Wait",
+        "Time the ranks of a collective wait for the last of them to start. Only of collectives "
+        "that all members recorded on clocks that agree.",
+        "Σ of latest start over members − own start, on aligned clocks",
+        MEAN,
+    ),
+    Method(
+        "axes.transfer_ns",
+        "Transfer",
+        "Time from the last member's start to the end.",
+        "Σ of end − latest start, the least over members",
+        MEAN,
+    ),
+    Method(
+        "axes.unexplained_ns",
+        "Unexplained",
+        "Where waits cannot be told from transfers: time above what such a transfer usually takes "
+        "on this link.",
+        "Σ of max(0, duration − expected time at the rate usually reached for that size)",
+        MEAN,
+    ),
+    Method(
+        "axes.busbw_gbps",
+        "Bus bandwidth",
+        "By the convention of nccl-tests, with the size of the group; decimal GB/s. Comparable "
+        "with the link's rate for rings inside one level.",
+        "Σ f S / Σ transfer; f = 2(n−1)/n for all-reduce, (n−1)/n for all-gather, reduce-scatter "
+        "and all-to-all, else 1",
+        "all compared collectives of kept steps",
+    ),
+    Method(
+        "axes.link_efficiency",
+        "Of the link",
+        "How close transfers come to the datasheet: latency and bytes on the links a group spans.",
+        "Σ expected time at datasheet rate / Σ transfer",
+        "all compared collectives of kept steps",
+    ),
+    Method(
+        "clock.offset_ns",
+        "Clock offset",
+        "A rank's clock minus that of the lowest rank, from the ends of collectives both took part "
+        "in, over other ranks where the two never meet.",
+        "median difference of ends, drift taken out; clamped to what no collective contradicts",
+        "the whole capture",
+    ),
+    Method(
+        "compute",
+        "Matrix multiplies",
+        "FLOPs and least memory traffic of matrix multiplies, attention and convolutions from the "
+        "shapes of their operators, over the time of the kernels these launched. Of nested "
+        "operators the innermost counts.",
+        "2 M K N for a product; attention 4 b h s² d, half of it when causal, its backward 2.5 "
+        "times that; roofline = Σ FLOPs / Σ max(FLOPs / dense peak, bytes / memory bandwidth)",
+        MEAN,
+    ),
+    Method(
+        "mfu_pct",
+        "MFU and HFU",
+        "Share of the device's dense peak, of the dtype most FLOPs run in, that the model needs "
+        "(MFU), and that was executed with what ran twice (HFU). Above 100 % it is not given: then "
+        "the peak, the count or the time is wrong.",
+        "FLOPs of one device in a step / (step time × peak)",
         MEAN,
     ),
     Method(

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from reports.html import detail, overview, svg
+from reports.html import detail, overview, roofline, svg, waits
 from reports.html.markup import Markup, el, join, json_block
 from reports.html.pack import pack
 
@@ -23,6 +23,8 @@ NAVIGATION = (
     ("verdict", "Verdict"),
     ("budget", "Budget"),
     ("axes", "Axes"),
+    ("waits", "Waits"),
+    ("compute", "Compute"),
     ("findings", "Findings"),
     ("timeline", "Timeline"),
     ("steps", "Steps"),
@@ -49,6 +51,8 @@ def render_html(document: Mapping[str, Any], timeline: Timeline | None = None) -
         overview.notices(document),
         overview.budget(document),
         detail.axes(document),
+        waits.waits(document),
+        roofline.roofline(document),
         detail.findings(document),
         detail.timeline(document, timeline),
         overview.steps(document),

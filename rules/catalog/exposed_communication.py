@@ -11,8 +11,8 @@ never claim more than the step lost.
 The exposed minimum of the strategy: FSDP must expose the first all-gather of the forward pass and
 the last reduce-scatter of the backward pass, DDP its last bucket. Each is taken at the typical
 duration of a collective of its kind and size, so waiting for a late peer counts as excess. Where
-the strategy of an axis is not known there is no minimum; the raw exposure is then judged, and the
-finding says so.
+the strategy of an axis is not known there is no minimum; the raw exposure is then judged, as a
+warning at most, and the finding says so.
 
 ## Why it matters
 While communication is exposed the compute units do nothing. The share that is in excess is what the
@@ -78,9 +78,9 @@ REMEDIES = {
         "lower the context-parallel degree."
     ),
     "world": (
-        "These are losses, gradient norms and barriers over all ranks: reduce them every N steps, "
-        "several in one tensor, and read the result a step later. What is left is waiting for the "
-        "slowest rank."
+        "These are losses, gradient norms and barriers over all ranks. Collectives this small "
+        "mostly wait for the slowest rank: find what makes it late first. Then reduce every N "
+        "steps, several values in one tensor, and read the result a step later."
     ),
 }
 ELSE = "The evidence rows show where it is exposed; see what it waits for."
@@ -98,7 +98,12 @@ def check(m: Measurements, o: ShareOptions) -> Iterator[Finding]:
             RULE,
             m,
             o,
-            Cost(excess_ns, measured_ns=axis.exposed_ns, roofline_ns=minimum_ns),
+            Cost(
+                excess_ns,
+                measured_ns=axis.exposed_ns,
+                roofline_ns=minimum_ns,
+                worst=Severity.WARNING if minimum_ns is None else Severity.ERROR,
+            ),
             axis=axis.axis,
             title=f"{axis.axis} exposes {ms(axis.exposed_ns)} of communication a step "
             f"({_minimum(minimum_ns)})",

@@ -33,6 +33,7 @@ variants of the stated strategy such as tensor parallelism with sequence paralle
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -71,7 +72,7 @@ def check(m: Measurements, o: Options) -> Iterator[Finding]:
     for expected in stated.axes.values():
         ops, degree = seen.get(expected.axis, {}), m.mesh.get(expected.axis)
         if expected.degree and degree and degree != expected.degree:
-            yield _wrong_degree(m, expected, degree)
+            yield _wrong_degree(m, stated, expected, degree)
         elif 1 in (expected.degree, degree):
             continue
         elif not ops:
@@ -120,7 +121,11 @@ def _wrong_kind(
     )
 
 
-def _wrong_degree(m: Measurements, expected: AxisExpectation, degree: int) -> Finding:
+def _wrong_degree(
+    m: Measurements, stated: Strategy, expected: AxisExpectation, degree: int
+) -> Finding:
+    read = " fsdp2 was read as fsdp over 2 ranks: for PyTorch's FSDP2 (fully_shard) write fsdp."
+    api = expected.degree == 2 and "fsdp2" in re.split(r"[_+\s]+", stated.text.lower())
     return RULE.finding(
         f"{expected.axis} was stated as {expected.degree}, the trace shows {degree}",
         Severity.ERROR,
@@ -128,7 +133,8 @@ def _wrong_degree(m: Measurements, expected: AxisExpectation, degree: int) -> Fi
         axis=expected.axis,
         threshold=float(expected.degree or 0),
         ranks=m.ranks,
-        advice=f"Check the device mesh of the job: {expected.axis} spans {degree} ranks.",
+        advice=f"Check the device mesh of the job: {expected.axis} spans {degree} ranks."
+        f"{read if api else ''}",
     )
 
 

@@ -2,8 +2,9 @@
 
 ## What it measures
 Idle time per step from where the host is blocked in a synchronising call and the device has run dry
-until the next kernel starts (`drain_ns`, of which `idle[sync]` is the part inside the call): the
-host has to build up its lead again.
+until the next kernel starts, but at most the time the host was blocked (`drain_ns`, of which
+`idle[sync]` is the part inside the call): without the call the next launch would have come earlier
+by that time, and not more.
 
 ## Roofline
 None of it: a step needs no synchronisation. Reading a value back costs nothing when it is copied
@@ -27,8 +28,9 @@ host-bound one, and makes all ranks of a collective wait for the slowest host.
 A `.item()` in each of 32 layers: 32 synchronisations, 0.2 ms of idle device each, 6.4 ms a step.
 
 ## When it is silent
-When the device stays busy through the synchronisations (it had enough queued on other streams), at
-the end of the capture, and on host-side traces.
+When the device stays busy through the synchronisations (it had enough queued on other streams),
+when they return at once because the queue had long run dry (the host is slow by itself: see
+`host-bound-step`), at the end of the capture, and on host-side traces.
 
 ## References
 - PyTorch performance tuning guide, "Avoid unnecessary CPU-GPU synchronization".
@@ -66,7 +68,7 @@ def check(m: Measurements, o: ShareOptions) -> Iterator[Finding]:
         m,
         o,
         Cost(lost_ns),
-        title=f"{calls:.0f} host-device synchronisations a step leave the device idle for "
+        title=f"{calls:.0f} host-device synchronisations a step leave the device idle for up to "
         f"{ms(lost_ns)}",
         ranks=ranks_of(hit),
         steps=steps_of(hit),

@@ -11,6 +11,7 @@ from builders import Group, TraceBuilder
 from case_helpers import Cli, check, idle, share
 
 from analyzer.api import Analysis
+from reports.view import job_facts
 
 Analyse = Callable[..., Analysis]
 US = 1_000
@@ -265,3 +266,28 @@ def test_b_22_no_graph_no_warning(analyse: Analyse) -> None:
     document = analyse(trace).document
     check(document)
     assert not any("graph" in w for w in document["warnings"])
+
+
+def test_b_42_a_stray_event_on_a_second_device_changes_no_figure(analyse: Analyse) -> None:
+    """A memset on device 0 and a copied batch of a later step leave 30 % at 30 %."""
+    trace = TraceBuilder(world_size=2)
+    for n in range(5):
+        trace.step(n, 200 * n, 200)
+        at = 200 + 1000 * n
+        trace.kernel("nvjet_gemm", at, 700, op="aten::mm", device=3, launch_ts=200 * n + 10)
+        trace.collective(
+            "all_reduce", at + 700, 300, group="0", nelems=1 << 20, device=3,
+            launch_ts=200 * n + 20,
+        )  # fmt: skip
+        trace.memset(at + 5, 2, device=0, launch_ts=200 * n + 30)
+    trace.memcpy(950, 20, device=3, stream=30, launch_ts=640)  # step 3's batch during step 0
+    analysis = analyse(trace)
+    steps = analysis.measurements.steps
+    assert steps.filter(lane=3)["start_ns"].diff().drop_nulls()[1:].to_list() == [1000 * US] * 3
+    # the first step has 200 us of idle time at its head: 300 of 1200 us, then 300 of 1000
+    assert analysis.document["exposed_comm_pct"] == pytest.approx((25 + 4 * 30) / 5)
+    kept = [step["step"] for step in analysis.document["job"]["steps_kept"]]
+    assert kept == list(range(5))
+    assert "5 steps kept" in job_facts(analysis.document)
+    assert any("device 0 runs no kernel" in warning for warning in analysis.document["warnings"])
+    check(analysis.document)

@@ -1,4 +1,4 @@
-"""Documentation is true: generated pages in sync, every command and option documented, links live."""
+"""Documentation is true: generated pages in sync, commands and options documented, links live."""
 
 from __future__ import annotations
 

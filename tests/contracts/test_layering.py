@@ -17,7 +17,9 @@ MAX_FUNCTION_LINES = 60
 
 
 def test_import_contracts() -> None:
-    code = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
+    code = (
+        "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
+    )
     run = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )

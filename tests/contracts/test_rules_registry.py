@@ -61,7 +61,7 @@ def test_codes_and_names_are_unique() -> None:
 
 @by_rule
 def test_identity(rule: AnyRule) -> None:
-    assert re.fullmatch(r"(COM|HST|STR|TRC|PIP|MOE|MEM|CMP)\d{3}", rule.code)
+    assert re.fullmatch(r"(COM|HST|STR|TRC|SKW|PIP|MOE|MEM|CMP)\d{3}", rule.code)
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", rule.name)
     assert rule.check.__module__ == f"rules.catalog.{rule.name.replace('-', '_')}"
     assert rule.title
@@ -183,7 +183,7 @@ def test_settings_reach_the_rule() -> None:
 def test_select_and_ignore_by_family_code_and_name() -> None:
     settings = validate({}, select=["COM", "host-bound-step"], ignore=["COM002"])
     runs = {r.code for r in RULES} - settings.levels.keys()
-    assert runs == {"COM001", "COM003", "COM004", "COM005", "HST001"}
+    assert runs == {"COM001", "COM003", "COM004", "COM005", "COM006", "HST001"}
 
 
 @pytest.mark.parametrize(

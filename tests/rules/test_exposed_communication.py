@@ -77,6 +77,17 @@ def test_fires_without_a_roofline_and_says_so() -> None:
     assert "no roofline is known" in finding.title
 
 
+def test_without_a_roofline_it_is_a_warning_at_most() -> None:
+    """40 % of the step exposed by tiny all-reduces over all ranks: they wait for a late one."""
+    comm = [Comm("world", "all_reduce", 50, 90, mib=4 / 2**20)]
+    (finding,) = outcome("COM001", measured(comm)).findings
+    assert finding.severity is Severity.WARNING
+    assert finding.threshold == 1.0
+    assert "mostly wait for the slowest rank" in finding.advice
+    (known,) = outcome("COM001", measured(comm, must_expose={"world": 0})).findings
+    assert known.severity is Severity.ERROR
+
+
 def test_fires_only_for_an_axis_own_part_of_a_shared_instant() -> None:
     comm = [Comm("dp_shard", "all_gather", 20, 30), Comm("ep", "all_to_all", 20, 30)]
     m = measured(comm, compute=[(0, 20), (30, 80)], must_expose={"dp_shard": 0, "ep": 0})

@@ -96,7 +96,7 @@ def test_quiet_when_a_slow_link_queues_reductions_issued_in_time() -> None:
     for axis, op in (("dp_shard", "reduce_scatter"), ("dp_replicate", "all_reduce")):
         m = in_time(9, axis, op)
         assert outcome("COM003", m).findings == ()
-        assert outcome("COM001", m).verdict is Verdict.FAIL
+        assert outcome("COM001", m).verdict is Verdict.WARN  # no minimum is known here
 
 
 def test_quiet_on_the_last_bucket_alone_and_just_under_the_limit() -> None:

@@ -6,6 +6,7 @@ import pytest
 from measure_builder import Comm, measured, outcome, strategy, unmeasurable
 
 from analyzer.model import Severity, Verdict
+from analyzer.strategy import parse_expect
 
 GATHER = [Comm("dp_shard", "all_gather", 5 * i, 5 * i + 1) for i in range(8)]
 SCATTER = [Comm("dp_shard", "reduce_scatter", 40 + 5 * i, 41 + 5 * i) for i in range(4)]
@@ -73,6 +74,20 @@ def test_fires_on_another_degree() -> None:
     (finding,) = stated("fsdp", "tp", comm=[*FSDP, *TP], mesh=mesh, tp=4).findings
     assert finding.title == "tp was stated as 4, the trace shows 2"
     assert (finding.measured.value, finding.threshold) == (2.0, 4.0)
+
+
+def parsed(text: str, mesh: dict[str, int]):
+    return outcome("STR001", measured(FSDP, expect=parse_expect(text), mesh=mesh))
+
+
+def test_fsdp2_that_was_meant_as_the_api_is_explained() -> None:
+    mesh = {"dp_shard": 4}
+    (finding,) = parsed("fsdp2", mesh).findings
+    assert finding.title == "dp_shard was stated as 2, the trace shows 4"
+    assert "fsdp2 was read as fsdp over 2 ranks" in finding.advice
+    assert "write fsdp." in finding.advice
+    (finding,) = parsed("fsdp8", mesh).findings
+    assert "was read as" not in finding.advice
 
 
 def test_fires_on_the_wrong_zero_stage() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from builders import TraceBuilder
 
+from analyzer.api import analyze
 from analyzer.errors import DuplicateRankError, InputError, UsageError
 from collectors import open_job
 from collectors.discovery import rank_from_name
@@ -103,6 +104,10 @@ def test_anonymous_traces_are_numbered_in_name_order(tmp_path: Path) -> None:
     ]
     assert [r.rank for r in job.ranks] == [0, 1, 2]
     assert {r.meta.rank_source for r in job.ranks} == {"assumed from file order"}
+    told = "nothing tells the traces' ranks: they were numbered in the order of the files"
+    assert told in analyze(tmp_path).measurements.warnings
+    make(tmp_path / "named" / "rank0.json")
+    assert told not in analyze(tmp_path / "named").measurements.warnings
 
 
 def test_an_anonymous_trace_among_named_ones_is_left_out(tmp_path: Path) -> None:
@@ -129,8 +134,34 @@ def test_m03_two_files_of_one_rank_are_an_error(tmp_path: Path) -> None:
 def test_traces_of_different_jobs_that_collide_say_so(tmp_path: Path) -> None:
     make(tmp_path / "a.json", rank=0, world=4)
     make(tmp_path / "b.json", rank=0, world=8)
-    with pytest.raises(DuplicateRankError, match="different sizes"):
+    with pytest.raises(InputError, match="not one job"):
         open_job([tmp_path])
+
+
+def test_files_of_jobs_of_different_sizes_are_not_one_job(tmp_path: Path) -> None:
+    make(tmp_path / "a.json", rank=0, world=4)
+    make(tmp_path / "b.json", rank=1, world=8)
+    with pytest.raises(InputError) as caught:
+        open_job([tmp_path])
+    assert (
+        f"{tmp_path}/a.json is of a job of 4 ranks, {tmp_path}/b.json of 8: not one job"
+        in caught.value.message
+    )
+    make(tmp_path / "b.json", rank=1, world=4)
+    assert [r.rank for r in open_job([tmp_path]).ranks] == [0, 1]
+
+
+@pytest.mark.parametrize("second", ["../{dir}/rank0.json", "link.json", "."])
+def test_one_file_by_two_paths_is_one_trace(tmp_path: Path, second: str) -> None:
+    path = make(tmp_path / "rank0.json", rank=0)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "link.json").symlink_to(path)
+    again = {"link.json": tmp_path / "other" / "link.json", ".": tmp_path}.get(
+        second, f"{tmp_path}/{second.format(dir=tmp_path.name)}"
+    )
+    assert len(open_job([path, path]).ranks) == 1
+    (only,) = open_job([path, again]).ranks
+    assert only.meta.path == str(path)
 
 
 def test_rank_is_for_one_trace(tmp_path: Path) -> None:
@@ -138,7 +169,16 @@ def test_rank_is_for_one_trace(tmp_path: Path) -> None:
     make(tmp_path / "rank1.json", rank=1)
     with pytest.raises(UsageError, match="2 traces"):
         open_job([tmp_path], rank=0)
-    assert open_job([tmp_path / "rank0.json"], rank=3).ranks[0].meta.rank == 3
+
+
+def test_rank_against_what_the_trace_says(tmp_path: Path) -> None:
+    said = make(tmp_path / "trace.json", rank=0)
+    with pytest.raises(UsageError, match=r"--rank 5: .*trace\.json says it is rank 0"):
+        open_job([said], rank=5)
+    (only,) = open_job([said], rank=0).ranks
+    assert (only.rank, only.meta.rank_source) == (0, "distributedInfo")
+    (only,) = open_job([make(tmp_path / "rank0.json")], rank=3).ranks  # a name is only a name
+    assert (only.rank, only.meta.rank_source) == (3, "--rank")
 
 
 def test_b51_processes_without_device_work_are_left_out(tmp_path: Path) -> None:

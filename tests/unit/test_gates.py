@@ -124,7 +124,8 @@ def test_missing_ranks_spoil_only_figures_that_compare_ranks() -> None:
 
 @pytest.mark.parametrize(
     "expression",
-    ["", "exposed_comm_pct", "exposed_comm_pct <= x", "1 <= 2", "axes.tp.exposed_ns <= 3%", "__import__('os')",
+    ["", "exposed_comm_pct", "exposed_comm_pct <= x", "1 <= 2", "axes.tp.exposed_ns <= 3%",
+     "__import__('os')",
      "exposed_comm_pct <= 10ms", "nonsense <= 3", "exposed_comm_pct.tp <= 99%",
      "axes.tp.exposed_ns.x <= 1s", "axes.tp.degree <= 2GiB", "exposed_comm_pct_worst <= 1ms",
      "exposed_comm_pct <= 1e999", "step.idle_ns.host_bound <= 3%"],

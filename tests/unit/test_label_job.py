@@ -12,6 +12,7 @@ import pytest
 from builders import Group, TraceBuilder
 
 from analyzer import schema
+from analyzer.api import analyze
 from analyzer.label import LabeledJob, label_job
 from analyzer.label.coverage import unclassified_pct, unknown_axis_pct
 from analyzer.model import Evidence
@@ -196,6 +197,28 @@ def test_ddp_by_signature(label: Label) -> None:
     assert job.strategy.text == "ddp"
 
 
+@pytest.mark.parametrize("returned", ["all_gather", "broadcast"])
+@pytest.mark.parametrize("desc", ["default_pg", "mesh_dp"])
+def test_zero1_with_gradient_all_reduces(
+    tmp_path: Path, label: Label, returned: str, desc: str
+) -> None:
+    trace = training(groups=[Group("0", desc, (0, 1, 2, 3))])
+    for n in range(3):
+        at = 1150 + 200 * n
+        trace.collective(
+            "all_reduce", at, 30, group="0", nelems=MB, launch_ts=at - 10, tid=BACKWARD_TID
+        )
+    for n in range(4):
+        at = 2320 + 40 * n
+        trace.collective(returned, at, 30, group="0", nelems=MB, launch_ts=at - 10)
+    job = label(trace)
+    assert comm(job)["axis"].unique().to_list() == ["dp_shard"]
+    assert job.strategy.text == "zero1"
+    assert "gradients all-reduced over dp_shard" in job.strategy_why
+    result = analyze(trace.write(tmp_path / "zero1.json"), expect="zero1")
+    assert [f.title for f in result.findings if f.rule == "STR001"] == []
+
+
 def test_tensor_parallel_by_signature(label: Label) -> None:
     job = label(add_tp(training(), "0"))
     assert comm(job)["axis"].unique().to_list() == ["tp"]
@@ -309,6 +332,33 @@ def test_stated_mesh_against_descriptions(label: Label) -> None:
     job = label(add_tp(add_fsdp(training(groups=groups), "1"), "3"), mesh={"tp": 2, "dp_shard": 2})
     assert comm(job).filter(pl.col("group") == "0,2")["axis"].unique().to_list() == ["tp"]
     assert [conflict.split(":")[0] for conflict in job.conflicts] == ["group 0,1", "group 0,2"]
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_swapped_mesh_is_contradicted_by_the_collectives(label: Label, ranges: bool) -> None:
+    groups = [Group("1", "undefined", (0, 2)), Group("3", "undefined", (0, 1))]
+    trace = add_tp(add_fsdp(training(groups=groups), "1", ranges=ranges), "3")
+    job = label(trace, mesh={"tp": 2, "dp_shard": 2})
+    rows = comm(job)
+    assert rows.filter(pl.col("group") == "0,2")["axis"].unique().to_list() == ["tp"]
+    assert rows["confidence"].unique().to_list() == [0.5]
+    assert [conflict.split(":")[0] for conflict in job.conflicts] == ["group 0,1", "group 0,2"]
+    assert ("the ranges around" in job.conflicts[1]) == ranges
+    assert label(trace, mesh={"dp_shard": 2, "tp": 2}).conflicts == ()
+
+
+def test_experts_over_the_ranks_of_a_stated_axis(label: Label) -> None:
+    everyone = (0, 1, 2, 3)
+    groups = [Group("1", "mesh_dp_shard", everyone), Group("2", "mesh_ep", everyone)]
+    trace = add_fsdp(training(groups=groups), "1")
+    for n in range(4):
+        trace.collective("all_to_allv", 130 + 200 * n, 20, group="2", nelems=MB, stream=30)
+    for mesh in ({"dp_shard": 4}, {"dp_shard": 4, "ep": 4}):
+        job = label(trace, mesh=mesh)
+        assert set(comm(job).select("axis", "op").unique().rows()) == {
+            ("dp_shard", "all_gather"), ("dp_shard", "reduce_scatter"), ("ep", "all_to_allv"),
+        }  # fmt: skip
+        assert job.conflicts == ()
 
 
 def test_mesh_written_by_the_collector(label: Label) -> None:

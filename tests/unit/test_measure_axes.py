@@ -152,6 +152,34 @@ def test_a_straggling_instance_is_expected_at_the_median_of_its_kind():
     assert "can be hidden" in summary(m).expected_why
 
 
+def test_what_was_hidden_after_all_is_not_expected_to_be_exposed():
+    rows = [event(0, 80), gather(0, 100), event(100, 500), gather(500, 600)]
+    m = measure(labeled(rows), strategy=fsdp(all_gather="first"))
+    assert summary(m).exposed_ns == 120
+    assert summary(m).expected_exposed_ns == 20
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 400), st.integers(1, 90), st.sampled_from(["", "all_gather", "barrier"])
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    st.sampled_from(["all", "first", "last", "none"]),
+)
+def test_expected_exposure_never_exceeds_the_exposure(spans, minimum):
+    rows = [
+        gather(s, s + d, op=op, stream=20 + n) if op else event(s, s + d)
+        for n, (s, d, op) in enumerate(spans)
+    ]
+    m = measure(labeled(rows, ranges=STEPS), strategy=fsdp(all_gather=minimum))
+    for axis in m.axes:
+        assert axis.expected_exposed_ns is None or axis.expected_exposed_ns <= axis.exposed_ns
+
+
 def test_an_op_the_strategy_does_not_describe_is_not_judged():
     rows = [event(0, 10), gather(10, 20), event(20, 30), gather(30, 70, op="broadcast")]
     m = measure(labeled(rows), strategy=fsdp(all_gather="none"))

@@ -45,7 +45,55 @@ def test_m04_a_device_waiting_behind_a_host_sync_is_idle_with_cause_sync(marked,
     assert m.mean.idle_ns["sync"] == 3 * 8180 * us // steps
     assert m.host_step["sync_calls"].to_list() == [3 // steps] * steps
     assert m.host_step["sync_ns"].to_list() == [3 * 8180 * us // steps] * steps
-    assert m.host_step["drain_ns"].to_list() == [3 * 8200 * us // steps] * steps
+    assert m.host_step["drain_ns"].to_list() == [3 * 8180 * us // steps] * steps
+
+
+def drain(rows, calls, **trace) -> int:
+    return measure(labeled(rows, ranges=STEP, launches=calls, **trace)).host_step["drain_ns"].sum()
+
+
+def test_a_sync_that_finds_the_queue_empty_is_not_blamed_for_a_slow_host():
+    """Queue empty since 120 us; a sync of 2 us at 1000 us; the next kernel runs at 15 ms."""
+    us = 1000
+    rows = [event(20 * us, 120 * us), event(15_000 * us, 15_100 * us)]
+    ranges = [span("ProfilerStep#0", 0, 16_000 * us)]
+    m = measure(labeled(rows, ranges=ranges, launches=[sync(1000 * us, 1002 * us)]))
+    assert m.host_step["drain_ns"].to_list() == [2 * us]
+    assert m.mean.idle_ns["sync"] == 2 * us
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "blamed"),
+    [
+        (50, 110, 60),  # blocked 60 of which 50 while the device ran: 60 less to wait at most
+        (0, 110, 100),  # never more than the gap
+        (150, 160, 10),
+        (80, 90, 0),  # returned before the device ran dry, clocks aside
+        (195, 300, 5),  # behind the launch it delays nothing
+    ],
+)
+def test_a_sync_is_blamed_for_at_most_what_it_blocked(monkeypatch, begin, end, blamed):
+    """Device busy until 100, next launch at 200."""
+    monkeypatch.setattr("analyzer.measure.idle.RETURN_LATENCY_NS", 0)
+    rows = [event(-100, 100, launch_ns=-100), event(200, 900, launch_ns=200)]
+    assert drain(rows, [sync(begin, end)]) == blamed
+
+
+def test_a_sync_may_seem_to_return_just_before_the_device_is_done():
+    rows = [event(0, 100, launch_ns=0), event(200, 900, launch_ns=180)]
+    assert drain(rows, [sync(20, 95)]) == 75
+
+
+def test_two_syncs_in_one_gap_add_up_and_one_sync_over_two_gaps_counts_once():
+    rows = [event(0, 100, launch_ns=0), event(500, 900, launch_ns=490)]
+    assert drain(rows, [sync(90, 120), sync(200, 240)]) == 70
+    rows = [
+        event(0, 100, launch_ns=0),
+        event(200, 300, launch_ns=190, launch_tid=None),
+        event(500, 900, launch_ns=490, launch_tid=None),
+    ]
+    assert drain(rows, [sync(90, 420)]) == 100 + 200  # the two gaps, of 330 blocked
+    assert drain(rows, [sync(150, 310)]) == 40 + 110  # the first launch came 40 after the call
 
 
 def test_b02_a_synchronisation_hides_no_communication():

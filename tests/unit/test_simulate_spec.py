@@ -94,6 +94,7 @@ def test_every_defect_is_documented():
         ("dp_shard", "fsdp"),
         ("dp_shard=2,dp_shard=2", "fsdp"),
         ("dp_shard=0", "fsdp"),
+        pytest.param("dp_shard=" + "9" * 5000, "fsdp", id="huge"),
     ],
 )
 def test_mesh_and_strategy_must_fit(mesh, strategy):

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tables import AUTOGRAD, activity_frame, event, labeled, rank_trace, span
+from tables import AUTOGRAD, activity_frame, event, labeled, measure, rank_trace, span
 
 from analyzer.label.markers import find_markers
 from analyzer.label.steps import assign_steps
@@ -97,8 +97,33 @@ def captures(draw):
         launch = draw(st.one_of(st.none(), st.integers(-20, 320)))
         start = draw(st.integers(0, 350)) if launch is None else launch + draw(st.integers(0, 90))
         more = {"lane": draw(st.integers(0, 1)), "stream": draw(st.integers(0, 2))}
-        rows.append(event(start, start + draw(st.integers(0, 40)), launch_ns=launch, **more))
+        work = draw(st.sampled_from(["compute", "compute", "comm", "memcpy"]))
+        rows.append(
+            event(start, start + draw(st.integers(0, 40)), work, **{**more, "launch_ns": launch})
+        )
     return rows, profiler_steps(*bounds)
+
+
+def opening(events: list[dict], step: int) -> int | None:
+    """Start of the first event of a step that does not run ahead, from the rule as written."""
+    if not events:
+        return None
+    length = {e["stream"]: [0, 0, -e["stream"]] for e in events}
+    for e in events:
+        length[e["stream"]][0] += (e["end_ns"] - e["start_ns"]) * (e["work"] == "compute")
+        length[e["stream"]][1] += e["end_ns"] - e["start_ns"]
+    main = max(length, key=length.__getitem__)
+    before = [e for e in events if e["step"] < step]
+    opens = []
+    for e in (e for e in events if e["step"] == step):
+        must_be_over = [
+            b["end_ns"]
+            for b in before
+            if b["stream"] == main or (e["work"] == "memcpy" and b["work"] != "memcpy")
+        ]
+        if e["stream"] == main or e["start_ns"] >= max(must_be_over, default=e["start_ns"]):
+            opens.append(e["start_ns"])
+    return min(opens, default=None)
 
 
 @settings(max_examples=60, deadline=None)
@@ -109,18 +134,25 @@ def test_windows_tile_and_hold_what_the_definition_says(capture):
     for lane in rank.activity["lane"].unique():
         steps = rank.steps.filter(lane=lane)
         assert steps["index"].to_list() == list(range(len(ranges)))
+        inside = rank.activity.filter(pl.col("lane") == lane, pl.col("step") >= 0)
+        opens = [opening(inside.rows(named=True), k) for k in range(len(ranges))]
         assert (steps["end_ns"] >= steps["start_ns"]).all()
         assert steps["end_ns"][:-1].equals(steps["start_ns"][1:], check_names=False)
         for step, lo, hi, count in steps.select(
             "index", "start_ns", "end_ns", "device_events"
         ).iter_rows():
-            events = rank.activity.filter(lane=lane, step=step)
+            events = inside.filter(step=step)
             assert count == events.height
-            assert (events["start_ns"] >= lo).all()
-            if count == 0:
-                assert lo == hi or not steps["device_events"].sum()
-            elif step == steps.filter(pl.col("device_events") > 0)["index"].max():
+            if opens[step] is None:
+                assert lo == hi or not any(opens)
+                continue
+            after = [at for at in opens[step:] if at is not None]
+            begin = min(after)  # a start behind a later one gives way
+            first = step == min(k for k, at in enumerate(opens) if at is not None)
+            assert lo == (min(begin, ranges[step]["start_ns"]) if first else begin)
+            if len(after) == 1:
                 assert hi == max(events["end_ns"].max(), ranges[step]["end_ns"])
+        assert not steps.filter("kept", pl.col("start_ns") == pl.col("end_ns")).height
 
 
 @settings(max_examples=40, deadline=None)
@@ -139,6 +171,126 @@ def test_shifting_the_clock_shifts_the_windows(capture, offset):
     for column in ("start_ns", "end_ns"):
         assert (here.steps[column] + offset).equals(there.steps[column])
     assert here.steps["kept"].equals(there.steps["kept"])
+
+
+# -- work that runs ahead -------------------------------------------------------------------------
+
+
+def queued(step: int, *, ahead: tuple[int, int] | None = None) -> list[dict]:
+    """700 ns of compute and a 300 ns all-gather, one behind the other whatever the host does."""
+    at, launched = 1000 * step, 200 * step + 1
+    rows = [
+        event(at, at + 700, launch_ns=launched),
+        event(at + 700, at + 1000, "comm", launch_ns=launched),
+    ]
+    if ahead:
+        rows.append(event(*ahead, "memcpy", launch_ns=launched, stream=30))
+    return rows
+
+
+@pytest.mark.parametrize("at", [602, 750, 990, 1650, 1720])
+def test_a_prefetched_batch_opens_no_window(at):
+    """The host issues a step every 200; step 3's batch is copied while steps 0 or 1 run."""
+    rows = [row for k in range(5) for row in queued(k, ahead=(at, at + 20) if k == 3 else None)]
+    rank = labeled(rows, ranges=profiler_steps(*range(0, 1200, 200)))
+    assert windows(rank) == [(1000 * k, 1000 * k + 1000) for k in range(5)]
+    assert rank.activity.filter(work="memcpy")["step"].to_list() == [3]
+    assert measure(rank).exposed_comm_pct == 30
+
+
+@pytest.mark.parametrize("pace", [50, 200, 600, 1000])
+def test_exposure_does_not_depend_on_how_far_ahead_the_host_is(pace):
+    rows = []
+    for k in range(5):
+        launch = pace * k + 1
+        rows += [{**row, "launch_ns": launch} for row in queued(k, ahead=(launch + 5, launch + 25))]
+    m = measure(labeled(rows, ranges=profiler_steps(*range(0, 5 * pace + 1, pace))))
+    assert m.exposed_comm_pct == pytest.approx(30)
+    assert m.mean.time_ns == 1000
+    assert m.mean.exposed_total_ns == 300
+
+
+def test_a_collective_that_only_waits_for_the_main_stream_opens_its_window():
+    """Step 1's first all-gather runs before its first kernel, as soon as step 0 has computed."""
+    rows = [*queued(0), event(1000, 1100, "comm", launch_ns=250), event(1100, 1500, launch_ns=260)]
+    rank = labeled(rows, ranges=profiler_steps(0, 200, 400))
+    assert windows(rank) == [(0, 1000), (1000, 1500)]
+
+
+def test_a_step_whose_work_all_ran_ahead_has_no_window_and_takes_its_neighbour_along():
+    rows = [*queued(0), event(500, 520, "memcpy", launch_ns=201, stream=30), *queued(2)]
+    steps = labeled(rows, ranges=profiler_steps(*range(0, 800, 200))).steps
+    assert steps.select("start_ns", "end_ns").rows() == [(0, 2000), (2000, 2000), (2000, 3000)]
+    assert steps["kept"].to_list() == [False, False, True]
+    assert steps["reason"].to_list() == [
+        "its window reaches over a step whose work all ran ahead",
+        "all its work ran ahead, in the windows of earlier steps",
+        "",
+    ]
+
+
+def test_a_window_of_zero_length_is_never_kept():
+    """Step 1, launched by a thread without regard to its stream, begins behind step 2."""
+    rows = [
+        event(10, 90, launch_ns=5),
+        event(400, 450, launch_ns=150),
+        event(300, 350, launch_ns=250),
+        event(600, 650, launch_ns=350),
+    ]
+    rank = labeled(rows, ranges=profiler_steps(0, 100, 200, 300, 400))
+    assert windows(rank) == [(0, 300), (300, 300), (300, 600), (600, 650)]
+    assert rank.steps["kept"].to_list() == [True, False, True, True]
+    assert rank.steps["reason"][1] == "its window is empty: all its work runs in other windows"
+    m = measure(rank)
+    assert m.mean.time_ns == round(650 / 3)
+    assert m.budget.filter("kept").select("rank", "lane", "step").n_unique() == 3
+
+
+# -- stray devices --------------------------------------------------------------------------------
+
+
+def training(lane: int, *, busy: int = 700) -> list[dict]:
+    return [
+        row
+        for k in range(3)
+        for row in (
+            event(1000 * k + 10, 1000 * k + 10 + busy, lane=lane),
+            event(1000 * k + 10 + busy, 1000 * k + 310 + busy, "comm", lane=lane),
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("work", "reason"),
+    [
+        ("memset", "device 0 runs no kernel, device 3 does"),
+        ("compute", "device 0 is busy for 0.2 % of device 3's time"),
+    ],
+)
+def test_a_few_stray_events_on_another_device_weigh_nothing(work, reason):
+    alone = measure(labeled(training(3), ranges=profiler_steps(*range(0, 4000, 1000))))
+    rows = training(3) + [event(1000 * k + 100, 1000 * k + 102, work, lane=0) for k in range(3)]
+    rank = labeled(rows, ranges=profiler_steps(*range(0, 4000, 1000)))
+    m = measure(rank)
+    assert m.exposed_comm_pct == alone.exposed_comm_pct
+    assert m.mean == alone.mean
+    assert {row.lane for row in m.per_rank} == {3}
+    assert set(rank.steps.filter(lane=0)["reason"]) == {reason}
+    assert f"{reason}: it does not count in averages" in m.warnings
+
+
+@pytest.mark.parametrize(("busy", "kept"), [(700, True), (50, True), (49, False)])
+def test_b42_devices_with_work_all_count(busy, kept):
+    rows = [event(1000 * k + 10, 1010 + 1000 * k, lane=1) for k in range(3)]
+    rows += [event(1000 * k + 10, 1000 * k + 10 + busy, lane=0) for k in range(3)]
+    rank = labeled(rows, ranges=profiler_steps(*range(0, 4000, 1000)))
+    assert rank.steps.filter(lane=0)["kept"].to_list() == [kept] * 3
+    assert rank.steps.filter(lane=1)["kept"].to_list() == [True] * 3
+
+
+def test_devices_without_any_kernel_on_the_rank_all_count():
+    rows = [event(10, 100, "memcpy", lane=0), event(10, 90, "memcpy", lane=1)]
+    assert labeled(rows, ranges=profiler_steps(0, 1000)).steps["kept"].to_list() == [True, True]
 
 
 # -- which steps count ----------------------------------------------------------------------------
@@ -241,6 +393,18 @@ def test_b32_intersecting_and_repeated_ranges_still_give_steps():
     rank = labeled([event(20, 30), event(150, 160), event(115, 120)], ranges=ranges)
     assert rank.steps["label"].to_list() == ["ProfilerStep#1", "ProfilerStep#2"]
     assert rank.activity["step"].to_list() == [0, 1, 1]
+
+
+def test_markers_inside_another_marker_split_no_step():
+    ranges = [
+        *profiler_steps(0, 1000, 2000),
+        span("ProfilerStep#9", 300, 400, tid=AUTOGRAD),
+        span("ProfilerStep#10", 1900, 2000),
+    ]
+    rank = labeled([event(350, 360), event(500, 700), event(1950, 1990)], ranges=ranges)
+    assert rank.steps["label"].to_list() == ["ProfilerStep#0", "ProfilerStep#1"]
+    assert rank.activity["step"].to_list() == [0, 0, 1]
+    assert "2 step markers lie inside another one and were ignored" in rank.notes
 
 
 def test_unnumbered_profiler_steps_are_told_apart_by_time():

@@ -52,6 +52,16 @@ def test_what_strategies_put_on_the_critical_path() -> None:
     assert fsdp.required == (frozenset({"all_gather"}), frozenset({"reduce_scatter"}))
 
 
+@pytest.mark.parametrize("digits", ["16777217", "9" * 23, "9" * 5000])
+def test_degrees_beyond_any_job_are_usage_errors(digits: str) -> None:
+    with pytest.raises(UsageError, match="--mesh: the degree of tp must be from 1 to 16777216"):
+        parse_mesh(f"tp={digits}")
+    with pytest.raises(UsageError, match="--expect: the degree of tp must be from 2 to 16777216"):
+        parse_expect(f"fsdp_tp{digits}")
+    assert parse_mesh("tp=16777216") == {"tp": 2**24}
+    assert parse_expect("tp0016").axes["tp"].degree == 16
+
+
 def test_mesh_keeps_the_order() -> None:
     assert list(parse_mesh("pp=2,dp_shard=4, tp=2").items()) == [
         ("pp", 2),
@@ -81,6 +91,8 @@ FSDP = facts(
 )
 ZERO2 = facts(("all_gather", "forward", 5), ("reduce_scatter", "backward", 5))
 ZERO1 = facts(("all_gather", "optimizer", 5), ("reduce_scatter", "backward", 5))
+ZERO1_REDUCED = facts(("all_gather", "optimizer", 1), ("all_reduce", "backward", 5))
+ZERO1_BROADCAST = facts(("broadcast", "optimizer", 4), ("all_reduce", "backward", 5))
 REPLICATE = facts(("all_reduce", "backward", 6))
 TP = facts(("all_reduce", "forward", 8), ("all_reduce", "backward", 8))
 TP_SP = facts(("all_gather", "forward", 8), ("reduce_scatter", "forward", 8))
@@ -96,6 +108,9 @@ RING = facts(("send_recv", "forward", 12))
         ({"dp_shard": FSDP}, "fsdp"),
         ({"dp_shard": ZERO2}, "zero2"),
         ({"dp_shard": ZERO1}, "zero1"),
+        ({"dp_shard": ZERO1_REDUCED}, "zero1"),
+        ({"dp_shard": ZERO1_BROADCAST}, "zero1"),
+        ({"dp_shard": REPLICATE}, "ddp"),
         ({"dp_replicate": REPLICATE}, "ddp"),
         ({"dp_replicate": REPLICATE, "dp_shard": FSDP}, "hsdp"),
         ({"dp_shard": FSDP, "tp": TP}, "fsdp_tp"),
@@ -120,6 +135,10 @@ def test_inferred_strategy(seen: dict[str, AxisFacts], text: str) -> None:
 def test_inferred_degrees_and_reason() -> None:
     strategy, why = infer_strategy({"dp_shard": FSDP})
     assert strategy.axes["dp_shard"].degree == 4
-    assert (
-        why == "9 all-gathers, 5 reduce-scatters over dp_shard: weights gathered again in backward"
+    assert infer_strategy({"dp_shard": FSDP}, 2)[1].startswith(
+        "per step and rank 4.5 all-gathers, 2.5 reduce-scatters over dp_shard"
+    )
+    assert why == (
+        "per step and rank 9 all-gathers, 5 reduce-scatters over dp_shard: "
+        "weights gathered again in backward"
     )

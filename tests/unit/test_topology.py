@@ -138,6 +138,142 @@ def test_expert_axis_beside_a_dense_mesh() -> None:
     assert conflicts == ()
 
 
+EVERYONE = (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("stated", [{"dp_shard": 4, "ep": 4}, {"dp_shard": 4}, {"ep": 4}, None])
+@pytest.mark.parametrize("descs", [("mesh_dp_shard", "mesh_ep"), ("default_pg", "undefined")])
+def test_expert_and_dense_axes_may_have_one_rank_set(
+    stated: dict[str, int] | None, descs: tuple[str, str]
+) -> None:
+    """Not even a stated mesh decides there: the description does, then the collectives."""
+    shard, experts = (
+        use(axis, EVERYONE, desc=desc) for axis, desc in zip(("dp_shard", "ep"), descs, strict=True)
+    )
+    topology, conflicts = resolve([shard, experts], world_size=4, stated=stated)
+    found = [topology.labels[group.id] for group in (shard, experts)]
+    assert [label.axis for label in found] == ["dp_shard", "ep"]
+    by_desc, by_mesh = (Evidence.GROUP_DESC, 0.95), (Evidence.MESH, 1.0)
+    undescribed = by_mesh if stated == {"ep": 4} else (Evidence.SIGNATURE, 0.6)
+    expected = by_desc if descs[1] == "mesh_ep" else undescribed
+    assert (found[1].evidence, found[1].confidence) == expected
+    assert conflicts == ()
+
+
+@pytest.mark.parametrize("ranks", [(0, 1, 2, 3), (0, 2, 4, 6)])
+@pytest.mark.parametrize("desc", ["mesh_ep", "undefined"])
+def test_experts_over_the_ranks_of_several_dense_axes(ranks: tuple[int, ...], desc: str) -> None:
+    """Half of dp_shard with tp (etp=1), or dp_shard alone (etp=tp), on 16 ranks."""
+    dense = [
+        use("pp", (0, 8)),
+        use("dp_shard", (0, 2, 4, 6)),
+        use("tp", (0, 1)),
+    ]
+    experts = use("ep", ranks, desc=desc)
+    stated = {"pp": 2, "dp_shard": 4, "ep": 4, "tp": 2}
+    topology, conflicts = resolve([*dense, experts], world_size=16, stated=stated)
+    assert [topology.labels[g.id].axis for g in dense] == ["pp", "dp_shard", "tp"]
+    assert topology.labels[experts.id].axis == "ep"
+    assert conflicts == ()
+
+
+def test_an_expert_group_that_the_stated_mesh_rules_out_is_a_conflict() -> None:
+    experts = use("ep", (0, 1, 8, 9), desc="mesh_ep")  # two pipeline stages
+    stated = {"pp": 2, "dp_shard": 4, "ep": 4, "tp": 2}
+    topology, conflicts = resolve([experts], world_size=16, stated=stated)
+    assert topology.labels[experts.id].axis == "ep"
+    assert conflicts == (
+        "group mesh_ep: ranks [0, 1, 8, 9] are no group of the stated mesh "
+        "pp=2,dp_shard=4,ep=4,tp=2",
+    )
+
+
+def test_expert_axes_are_no_factor_of_the_job() -> None:
+    _, conflicts = resolve([], world_size=8, stated={"dp_shard": 2, "ep": 4})
+    assert conflicts == (
+        "the stated mesh dp_shard=2,ep=4 has 2 ranks (expert axes do not count), the job 8",
+    )
+    _, conflicts = resolve([], world_size=4, stated={"dp_shard": 4, "ep": 3})
+    assert "spreads experts over 3 ranks, which do not divide the 4" in conflicts[0]
+    assert resolve([], world_size=8, stated={"ep": 4})[1] == ()  # says nothing of the rest
+
+
+def test_all_to_alls_of_ulysses_stay_on_the_stated_cp() -> None:
+    ulysses = GroupUse((0, 1), 2, "1", "", {"all_to_all": OpUse(16, 16 << 20, forward=8)})
+    topology, conflicts = resolve([ulysses], world_size=4, stated={"dp_shard": 2, "cp": 2, "ep": 2})
+    assert topology.labels[ulysses.id].axis == "cp"
+    assert conflicts == ()
+
+
+SWAPPED = {"tp": 2, "dp_shard": 2}
+
+
+def test_ranges_that_contradict_a_stated_mesh_are_a_conflict() -> None:
+    group = GroupUse(
+        (0, 2), 2, "1", "", OPS["dp_shard"], hints={"dp_shard": 14}, ranged=frozenset({"dp_shard"})
+    )
+    topology, conflicts = resolve([group], world_size=4, stated=SWAPPED)
+    assert topology.labels[group.id].axis == "tp"  # the mesh keeps the word
+    assert topology.labels[group.id].confidence == 0.5
+    assert conflicts == (
+        "group 0,2: the stated mesh says tp, the ranges around its collectives say dp_shard",
+    )
+
+
+def test_collectives_that_contradict_a_stated_mesh_are_a_conflict() -> None:
+    groups = [use("dp_shard", (0, 2)), use("tp", (0, 1))]
+    topology, conflicts = resolve(groups, world_size=4, stated=SWAPPED)
+    assert [topology.labels[g.id].axis for g in groups] == ["tp", "dp_shard"]
+    assert [topology.labels[g.id].confidence for g in groups] == [0.5, 0.5]
+    assert conflicts == (
+        "group 0,2: the stated mesh says tp, but its collectives look like dp_shard: "
+        "all_gather, reduce_scatter",
+        "group 0,1: the stated mesh says dp_shard, but its collectives look like tp: all_reduce",
+    )
+    pipeline = use("pp", (0, 1))
+    _, conflicts = resolve([pipeline], world_size=4, stated={"pp": 2, "dp_shard": 2})
+    assert "says dp_shard, but its collectives are not of that axis: recv, send" in conflicts[0]
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [{"pp": 2, "dp_replicate": 2, "dp_shard": 2, "tp": 2}, {"dp_shard": 2, "cp": 2}],
+    ids=str,
+)
+def test_a_right_mesh_is_contradicted_by_nothing(axes: dict[str, int]) -> None:
+    mesh = Mesh(axes)
+    groups = all_groups(mesh)
+    topology, conflicts = resolve([g for _, g in groups], world_size=mesh.size, stated=axes)
+    assert conflicts == ()
+    assert {topology.labels[g.id].confidence for _, g in groups} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("ops", "axis"),
+    [
+        ({"all_reduce": OpUse(6, 60 << 20), "all_gather": OpUse(2, 30 << 20, optimizer=2)},
+         "dp_shard"),
+        ({"all_reduce": OpUse(6, 60 << 20), "broadcast": OpUse(4, 30 << 20, optimizer=4)},
+         "dp_shard"),
+        # buffers are broadcast in forward, losses gathered in a few bytes: plain DDP
+        ({"all_reduce": OpUse(6, 60 << 20), "broadcast": OpUse(4, 30 << 20, forward=4)},
+         "dp_replicate"),
+        ({"all_reduce": OpUse(6, 60 << 20), "all_gather": OpUse(2, 64, optimizer=2)},
+         "dp_replicate"),
+    ],
+)  # fmt: skip
+def test_parameters_that_come_back_are_sharded_data_parallelism(
+    ops: dict[str, OpUse], axis: str
+) -> None:
+    assert label(GroupUse(EVERYONE, 4, "0", "default_pg", ops), world_size=4)[0] == axis
+    if "all_gather" not in ops:
+        assert label(GroupUse(EVERYONE, 4, "1", "mesh_dp", ops), world_size=4)[0] == axis
+
+
+def test_huge_degrees_cost_nothing() -> None:
+    assert Mesh({"dp_shard": 2**24, "tp": 2**24}).axis_of((0, 1)) is None
+
+
 def test_ranges_that_contradict_a_description_are_a_conflict() -> None:
     group = GroupUse(
         (0, 1),
