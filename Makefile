@@ -26,7 +26,7 @@ $(HTA):
 test: setup  ## Run lint, types and all tests but the slow ones (what CI runs)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -n auto -m 'not slow'
 
 test-all: setup  ## Run every test, the slow ones too
 	$(BIN)/python -m pytest
@@ -44,6 +44,6 @@ golden: setup  ## Rewrite the golden files after an intended change
 	$(BIN)/python tests/tools/corpus_table.py --write
 
 bench: setup  ## Print the benchmark table (ratios in one run)
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/run.py $(if $(MESHSCOPE_HTA_PYTHON),--hta-python $(MESHSCOPE_HTA_PYTHON))
 
 .PHONY: help setup hta test test-all lint format docs golden bench

@@ -163,7 +163,7 @@ ACTIVITY = Table(
         C("group_name", "str", "Process group as this rank names it.", null=True),
         C("src_rank", "i64", "Global rank of the sender (recv, send_recv).", null=True),
         C("dst_rank", "i64", "Global rank of the receiver (send, send_recv).", null=True),
-        C("in_split", "str", "Elements sent to each member (all_to_allv), as written.", null=True),
+        C("in_split", "str", "Rows sent to each member (all_to_allv), as written.", null=True),
         C("evidence", "str", "model.Evidence of the axis label.", null=True),
         C("confidence", "f64", "0..1, of the axis label.", null=True),
         C("phase", "str", "model.Phase."),
