@@ -43,6 +43,8 @@ class Options:
     tokens_per_step: int | None = None
     sequence: int | None = None
     flops_convention: str | None = None
+    gpus_per_node: int | None = None
+    """Devices that share a node's links; else told from host names, else the device's usual node."""
     timeline: bool = True
     """Collect the slices an HTML report shows; without one that is time and memory for nothing."""
 
@@ -122,7 +124,14 @@ def analyze(
 
     job = open_job(listed, rank=chosen.rank, cache=cache, progress=progress)
     labeled = label_job(job, mesh=stated_mesh, expect=strategy)
-    measurements = measure_job(labeled, job, expect=strategy, mesh=stated_mesh, run=stated)
+    measurements = measure_job(
+        labeled,
+        job,
+        expect=strategy,
+        mesh=stated_mesh,
+        gpus_per_node=chosen.gpus_per_node,
+        run=stated,
+    )
     settings = chosen.rules or RuleSettings()
     outcomes = run(measurements, settings=settings.options, levels=settings.levels)
     timeline = _timeline(labeled, measurements, outcomes) if chosen.timeline else None

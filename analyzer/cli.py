@@ -108,6 +108,9 @@ TokensOption = Annotated[
 SequenceOption = Annotated[
     int | None, typer.Option(min=1, help="With --model: tokens of a sequence.")
 ]
+NodeOption = Annotated[
+    int | None, typer.Option(min=1, help="Devices that share a node's fast links (else told).")
+]
 ConventionOption = Annotated[
     str | None, typer.Option(help="With --model: megatron (default), palm, torchtitan or k22.")
 ]
@@ -150,6 +153,7 @@ def analyze_command(
     fail_on: Annotated[
         str | None, typer.Option(help="Fail on findings at or above: info, warning, error.")
     ] = None,
+    gpus_per_node: NodeOption = None,
     model: ModelOption = None,
     tokens_per_step: TokensOption = None,
     sequence: SequenceOption = None,
@@ -175,7 +179,8 @@ def analyze_command(
     options = _options(flags, config, no_config=no_config)
     options = replace(
         options, model=model, tokens_per_step=tokens_per_step, sequence=sequence,
-        flops_convention=flops_convention, timeline=html_path is not None,
+        flops_convention=flops_convention, gpus_per_node=gpus_per_node,
+        timeline=html_path is not None,
     )  # fmt: skip
     with progress(enabled=not quiet) as bar:
         result = analyze(paths, options=options, cache=None if no_cache else Cache(), progress=bar)
