@@ -21,11 +21,12 @@ hta: $(HTA)  ## Install HolisticTraceAnalysis into .venv-hta, for the tests that
 $(HTA):
 	$(PYTHON) -m venv .venv-hta
 	.venv-hta/bin/python -m pip install -q -U pip
-	.venv-hta/bin/python -m pip install -q -c constraints.txt '.[hta]'
+	.venv-hta/bin/python -m pip install -q -c constraints.txt '.[hta]' pytest
 
 test: setup  ## Run lint, types and all tests but the slow ones (what CI runs)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(if $(wildcard $(HTA)),$(HTA) -m pytest -q tests/unit/test_interop_hta.py)
 	$(BIN)/python -m pytest -n auto -m 'not slow'
 
 test-all: setup  ## Run every test, the slow ones too
