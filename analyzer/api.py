@@ -44,7 +44,7 @@ class Options:
     sequence: int | None = None
     flops_convention: str | None = None
     gpus_per_node: int | None = None
-    """Devices that share a node's links; else told from host names, else the device's usual node."""
+    """Devices that share a node's links; else as host names tell, else the device's usual node."""
     timeline: bool = True
     """Collect the slices an HTML report shows; without one that is time and memory for nothing."""
 
