@@ -73,16 +73,17 @@ def render_html(document: Mapping[str, Any], timeline: Timeline | None = None) -
         json_block(pack(timeline), id="slices") if timeline else None,
         el("script", Markup(script)),
     )
-    return f"<!doctype html>\n{el('html', _head(document, style, script), body, lang='en')}\n"
+    return (
+        f"<!doctype html>\n{el('html', head(_title(document), style, script), body, lang='en')}\n"
+    )
 
 
-def _head(document: Mapping[str, Any], style: str, script: str) -> Markup:
+def head(title: str, style: str, script: str) -> Markup:
+    """The head of a page: nothing but this style and this script, by their hashes, may run."""
     policy = (
         f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    job = document["job"]
-    title = f"meshscope: {job['strategy'] or 'job'}, {len(job['ranks_seen'])} ranks"
     return el(
         "head",
         el("meta", charset="utf-8"),
@@ -92,6 +93,11 @@ def _head(document: Mapping[str, Any], style: str, script: str) -> Markup:
         el("title", title),
         el("style", Markup(style)),
     )
+
+
+def _title(document: Mapping[str, Any]) -> str:
+    job = document["job"]
+    return f"meshscope: {job['strategy'] or 'job'}, {len(job['ranks_seen'])} ranks"
 
 
 def asset(name: str) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
 from reports.html.markup import Markup, el, json_block
 from reports.html.page import asset as report_asset
+from reports.html.page import head
 from reports.plan_html import sections
 
 NAVIGATION = (
@@ -55,31 +54,13 @@ def render_plan_html(plan: Mapping[str, Any]) -> str:
         json_block(plan["curves"], id="curves"),
         el("script", Markup(script)),
     )
-    head = _head(plan, style, script)
-    return f"<!doctype html>\n{el('html', head, body, lang='en')}\n"
+    top = head(_title(plan), style, script)
+    return f"<!doctype html>\n{el('html', top, body, lang='en')}\n"
 
 
-def _head(plan: Mapping[str, Any], style: str, script: str) -> Markup:
-    policy = (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    title = f"meshscope plan: {plan['model']['name']}, {plan['machine']['devices']} devices"
-    return el(
-        "head",
-        el("meta", charset="utf-8"),
-        el("meta", http_equiv="Content-Security-Policy", content=policy),
-        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", name="color-scheme", content="light dark"),
-        el("title", title),
-        el("style", Markup(style)),
-    )
+def _title(plan: Mapping[str, Any]) -> str:
+    return f"meshscope plan: {plan['model']['name']}, {plan['machine']['devices']} devices"
 
 
 def _asset(name: str) -> str:
     return (files("reports.plan_html") / "assets" / name).read_text(encoding="utf-8")
-
-
-def _digest(source: str) -> str:
-    digest = hashlib.sha256(source.encode("utf-8")).digest()
-    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
